@@ -89,7 +89,7 @@ _show_public_names()
 
 
 def _context_in_a_thread(*facts: Any) -> Context:
-    """Create the context of a `def` handler. The blocking twin is imported when the first such handler runs."""
+    """Create the context of a `def` handler. The blocking API is imported only when the first such handler runs."""
     from .sync import Context as BlockingContext
 
     return BlockingContext(*facts)
@@ -106,7 +106,8 @@ Message.cloudevents = staticmethod(_cloudevents)
 
 
 _WHEN_ASKED_FOR: Final = {"Broker": ".broker", "Route": "._core.bus.bridge_routes", "bridge": "._core.bus.bridge"}
-"""Maps rarely used names to their modules. Importing these modules eagerly would make ``import polybus`` a sixth slower."""
+"""Maps rarely used names to their modules, which are imported lazily. Eager imports would make ``import polybus`` a sixth
+slower."""
 
 
 if not TYPE_CHECKING:  # with this function, type checkers would accept unknown names

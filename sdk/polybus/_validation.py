@@ -1,6 +1,6 @@
 """Argument checks. Each error names the argument, the value, and the expected form.
 
-A wrong type raises `TypeError`, and an impossible value `ValueError`.
+A wrong type raises `TypeError`. An invalid value raises `ValueError`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ _CONTROLS: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
     r"\U000e0000-\U000e007f]"
 )
-"""Characters that are invisible, start a line, overwrite others or change the direction of text (CWE-117, CWE-150, Trojan
+"""Invisible characters, and characters that break lines, overwrite text or change its direction (CWE-117, CWE-150, Trojan
 Source)."""
 
 
 def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> float:
-    """Check a time in seconds and return it as a float.
+    """Validate a number of seconds and return it as a float.
 
     Args:
         value: The argument.
-        name: Name of the argument.
-        endless: Accept infinity.
+        name: Name of the argument, for the error message.
 
     Raises:
         TypeError: If the value is not a number (`None` and bools are not).
@@ -78,13 +77,13 @@ def at_least(least: int, most: int | None = None) -> Callable[[Any, Attribute[An
 
 
 def more_than_no_time(_: Any, attribute: Attribute[Any], value: Any) -> None:
-    """Check a time like `seconds`, but reject 0. Use this as an attrs validator."""
+    """attrs validator for a positive number of seconds."""
     if seconds(value, attribute.name) == 0:
         raise ValueError(f"{attribute.name}={value} must be more than 0 seconds")
 
 
 def yes_or_no(_: Any, attribute: Attribute[Any], value: object) -> None:
-    """Raise `TypeError` unless `value` is a bool. Use this as an attrs validator."""
+    """attrs validator that raises `TypeError` unless `value` is a bool."""
     check_given(value, bool, attribute.name, f"{attribute.name}=True")
 
 
@@ -123,7 +122,7 @@ def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -
 
 
 def names_known(example: str) -> Callable[[type[T]], type[T]]:
-    """Make the constructor of an attrs class suggest the nearest field when it gets an unknown keyword argument."""
+    """Class decorator for attrs: the constructor suggests the closest field name if a keyword argument is unknown."""
 
     def decorate(kind: type[T]) -> type[T]:
         made: Any = kind
@@ -148,7 +147,7 @@ def names_known(example: str) -> Callable[[type[T]], type[T]]:
 
 
 def check_origins(origins: Iterable[str]) -> None:
-    """Raise `ValueError` for a string that no browser sends as an origin."""
+    """Raise `ValueError` if a string is not an origin that a browser could send."""
     for origin in origins:
         parts = urlsplit(origin)
         if origin != "null" and (not parts.scheme or not parts.hostname or parts.path or parts.query):
@@ -156,7 +155,7 @@ def check_origins(origins: Iterable[str]) -> None:
 
 
 def check_hosts(hosts: Iterable[str]) -> None:
-    """Raise `ValueError` for a string that is not a valid ``Host`` header."""
+    """Raise `ValueError` if a string is not a valid ``Host`` header."""
     for host in hosts:
         if not host or any(char in "/?#@\\" or char.isspace() for char in host):
             raise ValueError(f"hosts: {host!r} is not a host; write, for example, 'example.org' or 'example.org:8443'")
@@ -165,11 +164,11 @@ def check_hosts(hosts: Iterable[str]) -> None:
 def check_characters(url: str, shown: str, *, blanks: bool = False) -> None:
     """Raise ValueError if a URL contains an invisible character, a space or a lone surrogate.
 
-    `urllib` silently removes some of them, and others fail only when a name is resolved or a request is written.
+    `urllib` silently removes some of these. Others would fail only later, when the name is resolved or the request is sent.
 
     Args:
         url: The URL.
-        shown: The URL without secrets, for the error.
+        shown: The URL without secrets, for the error message.
         blanks: Accept spaces (U+0020), which file paths may contain.
     """
     for place, char in enumerate(url):
@@ -181,7 +180,7 @@ def check_characters(url: str, shown: str, *, blanks: bool = False) -> None:
 
 
 def check_host_name(name: str, shown: str) -> None:
-    """Raise ValueError for an international host name that cannot be encoded for the resolver."""
+    """Raise ValueError if an international host name cannot be encoded for DNS."""
     try:
         _ = name.isascii() or name.encode("idna")
     except UnicodeError as error:
@@ -189,7 +188,7 @@ def check_host_name(name: str, shown: str) -> None:
 
 
 def check_host(host: str, shown: str) -> None:
-    """Raise ValueError for a string that is neither a host name nor an IP address. Pass IPv6 addresses without brackets."""
+    """Raise ValueError if a string is neither a host name nor an IP address. Pass IPv6 addresses without brackets."""
     check_characters(host, shown)
     netloc = f"[{host}]" if ":" in host else host
     try:
@@ -259,13 +258,13 @@ def _long(seconds: int) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Escape the control and invisible characters of a string that a peer may have written, for logs and terminals."""
+    """Escape control characters and invisible characters, to make untrusted strings safe for logs and terminals."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def check_tls(tls: object, *, serves: bool = False) -> None:
-    """Raise `TypeError` unless `tls` is an `ssl.SSLContext`, and `ValueError` if the context is for the other side of a
-    connection. `ssl` is not imported here, because some platforms lack it."""
+    """Raise `TypeError` unless `tls` is an `ssl.SSLContext`, or `ValueError` if the context is for the wrong side of the
+    connection. This doesn't import `ssl`, which some platforms lack."""
     if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
         raise TypeError(
             f"tls={shown(tls)} must be an ssl.SSLContext, not {type(tls).__name__}; for example "

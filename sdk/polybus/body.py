@@ -1,8 +1,8 @@
-"""Body formats, which convert values to the bytes of a message body and back.
+"""Body formats, which encode values as message bodies and decode them again.
 
-The bus stores a body as bytes and a `BodyFormat`. It encodes the body once, in the format of the first connection, and encodes
-it again only for a protocol that cannot carry that format. Protocols add formats of their own, such as the marked values of
-J.REP or ``google.protobuf.Any`` for uProtocol. The three formats here are shared.
+A body is stored as bytes together with its `BodyFormat`. The bus encodes each body once, in the format of the first connection,
+and re-encodes it only for protocols that cannot carry that format. The formats in this module are shared by all protocols.
+Protocols can define their own, such as ``google.protobuf.Any`` in uProtocol.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 class BodyFormat(Protocol):
     """Encodes and decodes bodies.
 
-    Formats are compared by identity, so messages share encoded bytes only if they use the same format object.
+    Formats are compared by identity: messages share encoded bytes only if they use the same format object.
     """
 
     @property
@@ -59,13 +59,12 @@ class BodyFormat(Protocol):
         """Encode a value.
 
         Raises:
-            EncodeError: If the format cannot represent the value. The error contains the path of the value that cannot be
-                encoded.
+            EncodeError: If the format cannot represent the value. The error contains the path of the offending part.
         """
         ...
 
     def decode(self, data: bytes) -> Any:
-        """Decode bytes that were checked on arrival.
+        """Decode bytes that have already been validated.
 
         Raises:
             BadRequest: If the bytes cannot be decoded.
@@ -76,7 +75,7 @@ class BodyFormat(Protocol):
 # -- objects of other libraries ----------------------------------------------------------------------------------------------
 
 MASK: Final = "**********"
-"""String that pydantic shows in place of a secret."""
+"""Placeholder that pydantic writes instead of a secret."""
 _EXACT: Mapping[type, Callable[[Any], Any]] = {
     str: str.__str__,
     int: int.__int__,
@@ -90,8 +89,7 @@ _EXACT: Mapping[type, Callable[[Any], Any]] = {
     datetime.timedelta: lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds),
     decimal.Decimal: decimal.Decimal,
 }
-"""Conversion functions for built-in types. An overridden ``str()`` or ``repr()`` in a subclass therefore never affects a
-frame."""
+"""Conversion functions for built-in types. Frames never depend on an overridden ``str()`` or ``repr()`` in a subclass."""
 _OF_TEXT: Final = ("ipaddress", "fractions", "zoneinfo")
 """Modules with classes that are encoded as strings."""
 _NANOSECONDS: Final = ("nanosecond", "nanoseconds")
@@ -99,7 +97,8 @@ _SCALARS: Final = (str, int, float)
 
 
 def scalar_form(value: Any) -> Any:
-    """Convert an instance of a subclass or a numpy scalar to a string or number. Other objects are returned unchanged."""
+    """Convert a numpy scalar, or an instance of a subclass of a built-in type, to a plain string or number. Return other
+    objects unchanged."""
     for kind in _SCALARS:
         if isinstance(value, kind):
             return value if type(value) is bool else _EXACT[kind](value)
@@ -116,7 +115,7 @@ def _time(value: Any) -> datetime.time:
 
 
 def plain_form(value: Any) -> Any:
-    """Return the built-in equivalent of an object, or the JSON form that its library defines.
+    """Return the built-in equivalent of an object, or the JSON representation that its library defines.
 
     Raises:
         TypeError: If the object has neither.
@@ -157,8 +156,7 @@ def is_of_pydantic(kind: Any) -> bool:
 
 
 def _scalar_of_numpy(value: Any) -> Any:
-    """Convert a numpy scalar to a number or bool. Return None for other objects and for numbers that do not fit a Python
-    type."""
+    """Convert a numpy scalar to a number or bool. Return None for other objects and for scalars without a Python equivalent."""
     if getattr(getattr(value, "dtype", None), "kind", "") not in ("b", "i", "u", "f") or getattr(value, "shape", None) != ():
         return None
     made = value.item()
@@ -182,8 +180,7 @@ def _dumper(kind: type) -> Callable[..., Any]:
 
 
 class JsonFormat:
-    """Encodes values as JSON (RFC 8259) with msgspec, which also supports attrs classes, dataclasses, datetimes, enums and
-    UUIDs."""
+    """Encodes values as JSON (RFC 8259) using msgspec. Attrs classes, dataclasses, datetimes, enums and UUIDs are supported."""
 
     content_type = "application/json"
 
@@ -214,7 +211,7 @@ class JsonFormat:
         if _is_flat(value, self._levels):
             return data
         check_levels(data, self._depth)
-        # msgspec writes NaN and Infinity as null, so that they would be lost silently.
+        # msgspec silently writes NaN and Infinity as null.
         if data.find(b"null") >= 0 and _has_nan(value):
             _refuse(value, "$", _not_finite)
         if _T in data and _OFFSET in data.translate(_DIGITS):
@@ -265,7 +262,7 @@ class TextFormat:
 
 
 def check_json(frame: bytes, depth: int = 128) -> None:
-    """Check a JSON frame on arrival, before it is parsed.
+    """Validate a received JSON frame before it is parsed.
 
     Raises:
         ValueError: If the frame is not UTF-8, or is nested deeper than `depth`.
@@ -276,7 +273,7 @@ def check_json(frame: bytes, depth: int = 128) -> None:
 
 
 def check_levels(data: bytes, depth: int) -> None:
-    """Check how deeply JSON is nested. The exact depth is computed only if the JSON is long and has many brackets.
+    """Check the nesting depth of JSON. The exact depth is computed only for long JSON with many brackets.
 
     Raises:
         EncodeError: If the JSON is nested deeper than `depth`.
@@ -286,7 +283,7 @@ def check_levels(data: bytes, depth: int) -> None:
 
 
 def read_body(data: bytes, body_format: BodyFormat) -> Any:
-    """Decode bytes that have not been checked.
+    """Decode bytes that have not been validated.
 
     Raises:
         EncodeError: If the bytes are not in this format.
@@ -303,19 +300,19 @@ def read_body(data: bytes, body_format: BodyFormat) -> Any:
 
 
 _T, _STAR = b"T*"
-"""These are integers, because searching for a bytes object takes seven times as long: CPython raises and discards an
-exception."""
+"""Integers, because searching for a bytes object is seven times slower: CPython raises and discards an exception."""
 _DIGITS = bytes.maketrans(b"123456789-", b"000000000+")
 _OFFSET = b'0+00:00"'
-"""End of a datetime with an offset other than UTC, after translation by `_DIGITS`. Faster than a regular expression."""
+"""Ending of a datetime with an offset other than UTC, after translation by `_DIGITS`. This is faster than a regular
+expression."""
 MASKED = b'"%b"' % MASK.encode()
 """A masked pydantic secret in JSON."""
 _WITHOUT_NAN = frozenset({str, int, bool, bytes, type(None)})
 
 
 def _is_flat_at_sight(value: Any, levels: int) -> bool:
-    """Return True if a value, or each of its items, has a plain type that needs no further check. The C version checks items
-    down to `levels` levels."""
+    """Return True if a value and its items have plain types that need no further checks. The C version checks `levels` levels
+    of items."""
     if type(value) is dict:
         return levels > 0 and _WITHOUT_NAN.issuperset(map(type, value)) and _WITHOUT_NAN.issuperset(map(type, value.values()))
     return type(value) in _WITHOUT_NAN
@@ -329,14 +326,14 @@ _MARKED_STRING = re.compile(rb'"[^"]*"')
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _STEPS = bytes(1 if byte == ord("[") else 255 for byte in range(256))  # 255 is -1 in a signed byte
 _PEELED = 8
-"""Number of levels to remove one by one before summing up. A pass over the rest is cheaper than a sum, and few bodies are
-nested deeper."""
+"""Number of nesting levels to strip one by one before computing the sum. Few bodies are nested deeper, and each pass is cheaper
+than the sum."""
 _HOPS = 4096
 """Size in bytes above which searching for each bracket is cheaper than counting all of them."""
 
 
 def _has_few_brackets(data: bytes, most: int) -> bool:
-    """Return True if there are at most `most` opening brackets, including those in strings."""
+    """Return True if there are at most `most` opening brackets. Brackets in strings count too."""
     if len(data) < _HOPS:
         return data.count(b"[") + data.count(b"{") <= most
     count = 0
@@ -354,7 +351,7 @@ _is_shallow: Callable[[bytes, int], bool] = _has_few_brackets if native is None 
 
 
 def check_depth(data: bytes, limit: int) -> None:
-    """Check the exact depth, ignoring strings. There is no Python loop, because large, flat lists of many objects are common.
+    """Check the exact depth, ignoring strings. This avoids Python loops because large, flat lists of objects are common.
 
     Raises:
         EncodeError: If the JSON is nested deeper than `limit`.
@@ -373,8 +370,8 @@ def check_depth(data: bytes, limit: int) -> None:
 
 _LEVELS = 200
 _MOST_PARTS, _FEW_PARTS = 20_000, 1_000
-"""Bounds on the search for a path. The path is only a help for debugging, so the sender of a faulty body must not be able to
-make the search slow."""
+"""Limits on the search for the path of an invalid part. The path only helps with debugging, so an invalid body must not make
+the search slow."""
 
 
 def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -393,10 +390,9 @@ def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def part_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str, Any]:
-    """Return the path and the value of the deepest part that cannot be written.
+    """Return the path and value of the innermost part that cannot be encoded.
 
-    Only the first 20,000 innermost parts are searched. If the fault is elsewhere in a larger value, the whole value is
-    returned.
+    The search stops after 20,000 leaf values and then returns the whole value.
     """
     count = 0
     for where, part in islice(_innermost(value, "$"), _MOST_PARTS):
@@ -416,7 +412,7 @@ def _innermost(value: Any, path: str, level: int = 0) -> Iterator[tuple[str, Any
 
 
 def _container_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str, Any]:
-    """Find the failing part of a small value whose innermost parts can all be written, by trying each level."""
+    """Find the container that cannot be encoded in a small value, by trying each level. All leaf values can be encoded."""
     path = "$"
     for _ in range(_LEVELS):
         for where, part in items_of(value, path):
@@ -429,8 +425,8 @@ def _container_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tupl
 
 
 def _has_nan(value: Any) -> bool:
-    """Return True if a value contains a number that JSON cannot represent. Bodies with a ``null`` may be large and rarely
-    contain one, so the search goes level by level, without paths."""
+    """Return True if a value contains a number that JSON cannot represent. Bodies with a ``null`` can be large and rarely
+    contain such a number, so the search goes level by level and doesn't track paths."""
     level: list[Any] = [[value]]
     while level:
         below = []
@@ -466,7 +462,8 @@ def _not_finite(value: Any) -> str | None:
 
 
 def _odd_offset(value: Any) -> str | None:
-    """Return an error text for a UTC offset with seconds, which text cannot represent. Rounding would change the time."""
+    """Return an error message if a UTC offset has seconds. ISO 8601 cannot represent them, and rounding would change the
+    time."""
     offset = value.utcoffset() if isinstance(value, datetime.datetime) else None
     if offset is None or not offset % _MINUTE:
         return None
@@ -477,7 +474,8 @@ _MINUTE = datetime.timedelta(minutes=1)
 
 
 def refuse_secrets(value: Any) -> None:
-    """Check a value if its JSON contains pydantic's mask. The receiver could not recover a masked secret.
+    """Reject a value with a masked secret, which the receiver could not recover. Call this if the JSON contains pydantic's
+    mask.
 
     Raises:
         EncodeError: If the value contains a secret. The error contains the path of the secret.

@@ -21,15 +21,15 @@ _SECRET = frozenset({"token", "hash"})
 
 
 async def publish_dead_letters(bus: Bus, topic: str = "dead.letters", *, bodies: bool = False) -> None:
-    """Publish each message that could not be delivered, until the bus closes. Run this in a task group.
+    """Publish undeliverable messages as dead letters until the bus closes. Run this in a task group.
 
     The body of a dead letter has the fields ``subject``, ``kind``, ``code`` (google.rpc.Code), ``reason``, ``at`` (ISO 8601)
-    and ``attributes``. The latter contains the attributes of the protocol, except for tokens and hashes.
+    and ``attributes``. ``attributes`` contains the protocol's attributes, except for tokens and hashes.
 
     Args:
         bus: Bus to watch, and to publish on.
         topic: Subject of the dead letters.
-        bodies: Include the message body if the bus has not discarded it yet.
+        bodies: Include the body of the message if it is still available.
 
     Raises:
         LocalProtocolError: If the bus runs in another event loop.

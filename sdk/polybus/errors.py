@@ -89,7 +89,7 @@ class BusError(Exception):
     """Base class of all errors that polybus raises.
 
     Attributes:
-        attempts: Number of attempts. It can be greater than one only with ``retry=``.
+        attempts: Number of attempts made. Always 1 without ``retry=``.
     """
 
     attempts: int = 1
@@ -113,7 +113,7 @@ class _ByCode(type):
 
 _TEXT: Final = re.compile(r"[^\n\t]+")
 _INTERNAL: Final = re.compile(r"internal error [0-9a-f]{8}")
-"""Text that callers receive if a handler raised an unexpected exception. Callers never see more details."""
+"""Text that callers receive if a handler raised an unexpected exception. It does not reveal any details."""
 
 
 def _shown(text: Any, most: int) -> str:
@@ -127,15 +127,16 @@ def _shown_in_lines(text: Any, most: int) -> str:
 
 
 class RequestError(BusError, metaclass=_ByCode):
-    """The peer, or the bus on its behalf, answered a request with an error.
+    """The request failed with an error response, from the peer or from the bus on its behalf.
 
-    Raise this error in a handler to send it as the answer. The caller's request then raises the same error.
-    ``RequestError(code, text)`` creates an instance of the subclass for the code, so ``except NotFound`` catches both.
+    Raise this error in a handler to send an error response. The caller's request then raises the same error.
+    ``RequestError(code, text)`` creates an instance of the subclass for that code: ``except NotFound`` also catches
+    ``RequestError(Code.NOT_FOUND, ...)``.
 
     Args:
         code: A `Code`, its number or its name.
         text: Human-readable message that says what is wrong and what to do next.
-        reason: Short machine-readable string that refines the code, such as ``"too_large"``.
+        reason: Short machine-readable string that is more specific than the code, such as ``"too_large"``.
         detail: Any value that the protocol can encode.
 
     Raises:
@@ -151,7 +152,7 @@ class RequestError(BusError, metaclass=_ByCode):
     detail: Any
     subject: str | int | None
     foreign: bool
-    """True if another program sent this error. False if this bus or one of its handlers raised it."""
+    """True if a peer sent this error. False if this bus or one of its handlers raised it."""
 
     def __init__(self, code: Code | int | str, text: str = "", *, reason: str | None = None, detail: Any = None) -> None:
         self._fill(as_code(code), text, reason, detail)
@@ -178,7 +179,7 @@ class RequestError(BusError, metaclass=_ByCode):
         return self._received
 
     def relay(self) -> RequestError:
-        """Return a copy of a received error, which a handler can raise to pass the error on to its own caller."""
+        """Return a copy of a received error. Raise the copy in a handler to pass the error on to the handler's own caller."""
         made = copy.copy(self)
         made._received, made.subject, made.attempts = False, None, 1
         made.foreign = False
@@ -200,7 +201,7 @@ class RequestError(BusError, metaclass=_ByCode):
 
 
 class _CodedError(RequestError):
-    """Base class of errors with a fixed code. Their only positional argument is the text, as in ``Forbidden("not yours")``."""
+    """Base class of errors with a fixed code. The only positional argument is the text, as in ``Forbidden("not yours")``."""
 
     def __init__(self, text: str = "", *, code: Code | None = None, reason: str | None = None, detail: Any = None) -> None:
         reason = reason if reason is not None else self.default_reason
@@ -208,12 +209,12 @@ class _CodedError(RequestError):
 
 
 def _exact(value: Any) -> str:
-    """Convert an object, such as an exception or an instance of a `str` subclass, to a plain `str`."""
+    """Convert any object, including instances of `str` subclasses, to a plain `str`."""
     return str.__str__(value if isinstance(value, str) else str(value))
 
 
 class NoHandler(_CodedError):
-    """There is no handler for this subject (UNIMPLEMENTED)."""
+    """No handler is registered for this subject (UNIMPLEMENTED)."""
 
     default_code = Code.UNIMPLEMENTED
 
@@ -256,7 +257,7 @@ class TooLarge(_CodedError):
 
 
 class TooManyRequests(_CodedError):
-    """The peer has reached its limit of requests (RESOURCE_EXHAUSTED)."""
+    """The caller has reached its request limit (RESOURCE_EXHAUSTED)."""
 
     default_code = Code.RESOURCE_EXHAUSTED
 
@@ -268,7 +269,7 @@ class Unavailable(_CodedError):
 
 
 class RemoteError(_CodedError):
-    """Any other failure that the peer reported."""
+    """Any other error that the peer reported."""
 
     default_code = Code.UNKNOWN
 
@@ -319,20 +320,20 @@ def _made(kind: type[RequestError], code: Code, text: str, reason: str | None, d
 
 
 def another(error: BusError) -> BusError:
-    """Copy an error for another waiter. A shared exception would collect the tracebacks and contexts of all waiters."""
+    """Copy an error for another waiter. A shared exception would accumulate the tracebacks and contexts of all waiters."""
     return copy.copy(error)
 
 
 class DeadlineExceeded(BusError, TimeoutError):
-    """The answer did not arrive in time.
+    """The request timed out.
 
     Attributes:
         subject: Subject of the request.
         elapsed: Seconds since the call.
-        where: ``"local"`` if the timer of this bus expired, ``"remote"`` if the peer reported the error.
-        text: Text of the peer's answer, if any.
-        reason: Reason from the peer's answer; see `RequestError`.
-        detail: Detail from the peer's answer; see `RequestError`.
+        where: ``"local"`` if this bus stopped waiting, or ``"remote"`` if the peer reported the timeout.
+        text: Text from the peer's error response, if any.
+        reason: Reason from the peer's error response; see `RequestError`.
+        detail: Detail from the peer's error response; see `RequestError`.
     """
 
     def __init__(
@@ -360,13 +361,13 @@ class DeadlineExceeded(BusError, TimeoutError):
 
 
 class Disconnected(BusError, ConnectionError):
-    """The link was lost before the answer arrived.
+    """The connection was lost before the response arrived.
 
     Attributes:
         reason: Why the link was closed or lost.
-        peer: The peer as a string, or an empty string if there was no link.
-        sent: True if the handler may have run. If False, the request was not passed to the transport, or the peer drained
-            without reading it, so a retry is safe.
+        peer: The peer as a string, or an empty string if there was no connection.
+        sent: True if the handler may have run. False if the request was never passed to the transport, or if the peer drained
+            without reading it. It is then safe to retry.
     """
 
     def __init__(self, reason: str = "", peer: str = "", sent: bool = False) -> None:
@@ -384,14 +385,14 @@ class Disconnected(BusError, ConnectionError):
 
 
 class ConnectFailed(BusError, ConnectionError):
-    """The first attempt to connect failed.
+    """The initial connection could not be established.
 
     Attributes:
         url: The address, without secrets.
         reason: Why the attempt failed.
-        errno: The system's error number, for example `errno.ECONNREFUSED` if no server listens there, or `errno.ETIMEDOUT`.
-            None if the attempt failed for another reason.
-        status: HTTP status with which the server rejected the connection, or None.
+        errno: The operating system's error number, such as `errno.ECONNREFUSED` or `errno.ETIMEDOUT`. None if the attempt
+            failed for another reason.
+        status: HTTP status if the server rejected the connection, or None.
     """
 
     errno: int | None = None
@@ -408,11 +409,11 @@ class ConnectFailed(BusError, ConnectionError):
 
 
 class ProtocolError(BusError):
-    """A protocol, or a rule for using it, was violated.
+    """A protocol or API rule was violated.
 
     Attributes:
         protocol: Name of the protocol or transport, for example ``"ubre"``.
-        offset: Position in the frame in bytes, if known.
+        offset: Position of the error in the frame in bytes, if known.
         frame: First bytes of the frame, if known.
     """
 
@@ -430,18 +431,18 @@ class ProtocolError(BusError):
 
 
 class LocalProtocolError(ProtocolError):
-    """The calling program did something that the protocol or the API does not allow."""
+    """This program did something that the protocol or the API does not allow."""
 
 
 class RemoteProtocolError(ProtocolError):
     """The peer sent something that the protocol does not allow.
 
     Attributes:
-        reason: Short identifier for counters and for the quarantine of recorded traffic: ``malformed``, ``bad_protobuf``,
-            ``too_deep``, ``bad_length``, ``invalid_subject``, ``ambiguous``, ``unknown_type``, ``too_large``, ...
-        answer_id: Id to use in an answer to the peer, or None if the message had no id.
-        reply_id: Id of the request that this malformed message answers, so that the request can fail at once.
-        close_code: WebSocket close code if the connection must be closed, or None if only this message is rejected.
+        reason: Short identifier for counters and for quarantined recordings: ``malformed``, ``bad_protobuf``, ``too_deep``,
+            ``bad_length``, ``invalid_subject``, ``ambiguous``, ``unknown_type``, ``too_large``, ...
+        answer_id: Id to use in the response, or None if the message had no id.
+        reply_id: Id of the request that this malformed message responds to. That request fails immediately.
+        close_code: WebSocket close code with which to close the connection, or None to reject only this message.
     """
 
     def __init__(
@@ -480,7 +481,7 @@ class EncodeError(BusError, ValueError):
 
 
 class BadReply(BusError):
-    """The peer's answer does not match the type in ``returns=``."""
+    """The response does not match the type in ``returns=``."""
 
 
 class RequestCancelled(BusError):
@@ -492,7 +493,8 @@ class QueueFull(BusError):
 
 
 class SlowConsumer(BusError):
-    """A ``block`` subscription was read too slowly, so the bus closed it. The link and other subscriptions are not affected."""
+    """The bus closed a ``block`` subscription because it was read too slowly. The link and other subscriptions are not
+    affected."""
 
 
 class Unsupported(BusError):
@@ -500,7 +502,7 @@ class Unsupported(BusError):
 
 
 class AmbiguousRoute(BusError):
-    """Several links could carry this request. Pass ``to=``, or open the links with ``serves=``."""
+    """Several links match this request. Pass ``to=``, or open the links with ``serves=``."""
 
 
 class ReservedSubject(BusError, ValueError):

@@ -36,7 +36,7 @@ class BusEvent(Struct, frozen=True, weakref=True, kw_only=True):
 
     Attributes:
         peer: The peer concerned, or None.
-        at: Time of the event (aware, UTC).
+        at: Time of the event as an aware datetime in UTC.
     """
 
     peer: Peer | None = None
@@ -52,7 +52,7 @@ class LinkUp(BusEvent, frozen=True, kw_only=True):
 
 
 class LinkDown(BusEvent, frozen=True, kw_only=True):
-    """A connection was lost or closed, or a link stopped reconnecting; see `reason`."""
+    """A connection was lost or closed, or a link gave up reconnecting; see `reason`."""
 
     url: str = ""
     code: int = 1006
@@ -60,7 +60,7 @@ class LinkDown(BusEvent, frozen=True, kw_only=True):
 
 
 class LinkRetrying(BusEvent, frozen=True, kw_only=True):
-    """An attempt to reconnect failed, or the next attempt starts after `delay` seconds."""
+    """A link will try to reconnect in `delay` seconds, or a reconnect attempt has failed."""
 
     url: str = ""
     attempt: int = 0
@@ -69,7 +69,7 @@ class LinkRetrying(BusEvent, frozen=True, kw_only=True):
 
 
 class PeerSlow(BusEvent, frozen=True, kw_only=True):
-    """A peer cannot keep up, so the bus drops publications to it or closes its link."""
+    """A peer cannot keep up, so the bus is dropping publications to it or closing its link."""
 
     policy: str = ""
     dropped: int = 0
@@ -78,9 +78,9 @@ class PeerSlow(BusEvent, frozen=True, kw_only=True):
 class SubscriptionSlow(BusEvent, frozen=True, kw_only=True):
     """A subscription or `on` handler of this bus cannot keep up.
 
-    The event is emitted when the queue is half full, before any message is lost, and is not repeated until the queue has been
-    empty. While the bus drops or delays messages for this queue, the event is emitted at most once a second. `peer` is the
-    publisher of the last message, or None if several peers or this bus published.
+    The event is first emitted when the queue is half full, before any message is lost. It is not emitted again until the queue
+    has been empty, except while messages are dropped or delayed: then it is emitted at most once a second. `peer` is the
+    publisher of the last message, or None if this bus or several peers published.
     """
 
     pattern: str | int = ""
@@ -96,13 +96,13 @@ class HandlerFailed(BusEvent, frozen=True, kw_only=True):
     subject: str | int = ""
     error_id: str = ""
     error: BaseException | None = None
-    """The exception. Its traceback keeps the message body in memory, so this is None for messages over 4 KiB while you have
-    more than 16 unread events."""
+    """The exception. Its traceback keeps the message body in memory, so for messages over 4 KiB this is None while more than 16
+    events are unread."""
 
 
 class DeadLettered(BusEvent, frozen=True, kw_only=True):
-    """A notification had no handler, or a publication could not be passed on to `peer` or over a bridge, for example because of
-    `Limits.hops`."""
+    """A message could not be delivered: a notification without a handler, or a publication that could not be forwarded to
+    `peer` or over a bridge, for example because of `Limits.hops`."""
 
     subject: str | int = ""
     code: Code = Code.UNKNOWN
@@ -110,7 +110,7 @@ class DeadLettered(BusEvent, frozen=True, kw_only=True):
     reason: str = ""
     """Human-readable cause, for example for logs."""
     message: Any = None
-    """The `Message` if it is a notification of at most 4 KiB, otherwise None."""
+    """The `Message` for notifications of up to 4 KiB, otherwise None."""
 
 
 class FrameRefused(BusEvent, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ class FrameRefused(BusEvent, frozen=True, kw_only=True):
 
 
 class ClusterGap(BusEvent, frozen=True, kw_only=True):
-    """The cluster's engine is reachable again. Publications from other nodes may have been missed while it was down."""
+    """The cluster's engine is reachable again. Publications from other nodes may have been lost in the meantime."""
 
     seconds: float = 0.0
     """Length of the outage in seconds."""

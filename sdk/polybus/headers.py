@@ -1,4 +1,4 @@
-"""Headers that an application may set."""
+"""Validation of the headers that an application sets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from .errors import LocalProtocolError, ReservedSubject
 __all__ = ["VIA", "check_handshake_headers", "check_headers", "is_traceparent", "size_of"]
 
 VIA = "polybus-via"
-"""Header with the ids of the buses that have relayed a publication, so that each bus relays it only once."""
+"""Header that lists the ids of the buses that have relayed a publication. It prevents a bus from relaying a publication
+twice."""
 
-# Field names of some protocols (J.REP message parts, CloudEvents and uProtocol attributes), which would mistake such a header
-# for the field. Every protocol rejects these names, so that a program still works when its protocol changes.
+# Field names in some protocols (J.REP message parts, CloudEvents and uProtocol attributes), where such a header would be parsed
+# as the field. All protocols reject these names, so that you can switch protocols later.
 _RESERVED = frozenset(
     "tosubject commandtype replyto errorto sessionid value errormessage additionaldetails throwable methodparms "
     "priorityprocessing subjectslist capabilitiesflags reason "
@@ -39,13 +40,13 @@ _TRACEPARENT = re.compile(r"(?!ff|00-.{52}.)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?
 
 
 def is_traceparent(text: str) -> bool:
-    """Return True if a string is a valid trace context (W3C Trace Context, 3.2). Later versions of the format may append
-    fields."""
+    """Return True if a string is a valid trace context (W3C Trace Context, 3.2). Extra fields from later versions of the format
+    are allowed."""
     return _TRACEPARENT.fullmatch(text) is not None
 
 
 def check_handshake_headers(headers: object) -> Mapping[str, str]:
-    """Check the types of the headers of a handshake. The transport checks names and characters.
+    """Check the types of handshake headers. The transport checks names and characters.
 
     Raises:
         TypeError: If `headers` is not a mapping.
@@ -65,8 +66,7 @@ def check_handshake_headers(headers: object) -> Mapping[str, str]:
 
 @lru_cache(256)
 def _is_token(name: str) -> bool:
-    """Return True if a string is a valid header name. Results are cached, because programs use the same few names on many
-    messages.
+    """Return True if a string is a valid header name. Results are cached because programs reuse a few names.
 
     Raises:
         ReservedSubject: If the name is reserved for polybus or a protocol.
@@ -80,7 +80,7 @@ def _is_token(name: str) -> bool:
 
 
 def size_of(headers: Mapping[str, str]) -> int:
-    """Return the size in bytes as `Limits.headers` counts it: each name and value, plus four."""
+    """Return the size in bytes as counted by `Limits.headers`: the length of each name and value, plus four."""
     size = 0
     for name, value in headers.items():
         size += len(name) + 4 + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))

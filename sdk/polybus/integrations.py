@@ -1,7 +1,7 @@
-"""Access to a bus for integrations: metrics, traces, documents, web frameworks, brokers, recorders, stores and test tools.
+"""Access to a bus for integrations such as metrics, tracing, web frameworks, recorders, stores and test tools.
 
-These functions expose what the methods of `Bus` do not. `parts_of` returns all parts of a bus, and `Runtime` runs transports
-without one. Both belong to the core, which may change between releases.
+These functions expose state that `Bus` itself does not. `parts_of` returns the internal parts of a bus, and `Runtime` runs
+transports without a bus. Both belong to the core and may change between releases.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def is_entered(bus: Bus) -> bool:
 
 
 def failure_of(bus: Bus) -> str:
-    """Return the reason why a bus closed itself, or an empty string."""
+    """Return why a bus closed itself, or an empty string."""
     return parts_of(bus).services.failed
 
 
@@ -137,7 +137,7 @@ def call_in_loop(bus: Bus, function: Callable[[], T], timeout: float) -> T:
 
 
 async def until(bus: Bus, condition: Callable[[], bool]) -> None:
-    """Wait until a condition on the state of the bus, such as its links, nodes or requests, is true.
+    """Wait until a condition is true. The condition may depend on the state of the bus, such as its links, nodes or requests.
 
     Raises:
         LocalProtocolError: If the bus is not entered.
@@ -146,7 +146,7 @@ async def until(bus: Bus, condition: Callable[[], bool]) -> None:
 
 
 def id_of(bus: Bus) -> str:
-    """Return the random id of this bus in a mesh."""
+    """Return the random id that identifies this bus in a mesh."""
     return parts_of(bus).services.id
 
 
@@ -161,7 +161,7 @@ def durables_of(bus: Bus) -> Collection[DurableStats]:
 
 
 def mesh_of(bus: Bus) -> Mesh | None:
-    """Return the mesh that connects a bus to other buses, or None without a cluster."""
+    """Return the mesh that connects a bus to other buses, or None if the bus has no cluster."""
     return parts_of(bus).links.mesh
 
 
@@ -180,7 +180,7 @@ class Operation:
         subject: The subject, or a pattern for a subscription or publication.
         style: Kind of call.
         takes: Type of the body, or None if there is no body.
-        returns: Type of the answer, or of each item that a stream or channel yields.
+        returns: Type of the response, or of each item in a stream or channel.
         text: The docstring.
         group: Queue group of a subscription.
         running: Maximum number of concurrent calls, or None if it is not limited.
@@ -238,12 +238,12 @@ def _sent(publication: Publication) -> Operation:
 
 
 def is_guarded(bus: Bus) -> bool:
-    """Return True if the bus checks the permissions of peers with ``Bus(authorize=...)``."""
+    """Return True if the bus was created with ``Bus(authorize=...)``."""
     return parts_of(bus).services.authorize is not None
 
 
 def unchecked_of(bus: Bus) -> Mapping[str, str]:
-    """Return the names of handlers with answers that cannot be validated by type, and the reason for each."""
+    """Return the names of handlers with results that cannot be validated, and why."""
     handlers = parts_of(bus).lookup.handlers.values()
     return {handler.name: why for handler in handlers if (why := handler.unchecked) is not None}
 
@@ -253,7 +253,7 @@ def unchecked_of(bus: Bus) -> Mapping[str, str]:
 
 @contextmanager
 def overriding(bus: Bus, find: Callable[[Callable[..., Any]], Callable[..., Any] | None], where: str) -> Iterator[None]:
-    """Replace functions that handlers depend on. `find` is queried on every call, so a web framework can change its overrides
+    """Override dependencies of handlers. `find` is called each time a handler runs, so a web framework can change its overrides
     at any time.
 
     Args:
@@ -273,10 +273,10 @@ def overriding(bus: Bus, find: Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 def links_of(bus: Bus) -> Sequence[Link]:
-    """Return the links that a bus has opened and not given up."""
+    """Return the links that a bus has opened, including links that are reconnecting."""
     return parts_of(bus).links.opened
 
 
 def record_with(bus: Bus, recorder: Recorder) -> None:
-    """Record the links that a bus opens after this call. The caller opens and closes the recorder."""
+    """Record all links that a bus opens from now on. You open and close the recorder."""
     parts_of(bus).services.recorders.append(recorder)

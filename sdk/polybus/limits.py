@@ -28,7 +28,7 @@ def _holds_a_message(limits: Limits, attribute: object, value: int) -> None:
 class Limits:
     """Bounds on the resources of a bus, its links and its peers.
 
-    Sizes are in bytes and times in seconds. All limits have safe defaults; change some with
+    Sizes are in bytes and times in seconds. All limits have safe defaults. To change one, pass
     ``Bus(limits=Limits(message=...))``.
 
     Raises:
@@ -39,9 +39,8 @@ class Limits:
     message: int = field(default=_MIB, validator=at_least(1))
     """Maximum size of a frame, in both directions."""
     payload: int = field(default=Factory(_payload_of, takes_self=True), validator=[at_least(1), _holds_a_message])
-    """Maximum size of a payload that carries several messages (J.REP over HTTP). The bus reads the payload in chunks, and
-    `message` limits each message in it. The default is eight times `message`, but at most 8 MiB, or `message` if that is
-    larger."""
+    """Maximum size of a payload with several messages (J.REP over HTTP). Each message in it is limited by `message`. The
+    default is eight times `message`, capped at 8 MiB, but never less than `message`."""
     depth: int = field(default=128, validator=at_least(1))
     """Maximum nesting of a JSON body."""
     subject: int = field(default=1024, validator=at_least(1))
@@ -49,31 +48,30 @@ class Limits:
     id: int = field(default=256, validator=at_least(1))
     """Maximum length of a message id in UTF-8 bytes."""
     headers: int = field(default=16 * _KIB, validator=at_least(1))
-    """Maximum size of all headers of a message together."""
+    """Maximum total size of the headers of a message."""
     outbox: int = field(default=4096, validator=at_least(1))
     """Number of messages per link that may wait for a slow or disconnected peer."""
     outbox_bytes: int = field(default=4 * _MIB, validator=at_least(1))
     """Total size of the messages per link that may wait for a slow or disconnected peer."""
     queue_bytes: int = field(default=4 * _MIB, validator=at_least(1))
-    """Total size of unread messages of a subscription or `on` handler. Each message counts as its body plus 200 bytes. In
-    addition, the bus may buffer the same amount from links while a ``block`` queue is full or a woken reader has not run
-    yet."""
+    """Total size of the unread messages of a subscription or `on` handler, counting 200 bytes per message in addition to its
+    body. While a ``block`` queue is full or its reader has not been scheduled yet, the bus may buffer the same amount again."""
     running: int = field(default=64, validator=at_least(1))
     """Number of requests from one peer that may run at the same time."""
     waiting: int = field(default=4096, validator=at_least(0))
-    """Number of requests from one peer that may wait for a slot. Further requests are answered with `TooManyRequests`."""
+    """Number of requests from one peer that may wait for a slot. Further requests fail with `TooManyRequests`."""
     waiting_bytes: int = field(default=16 * _MIB, validator=at_least(1))
     """Total size of the requests from one peer that may wait for a slot."""
     pending: int = field(default=65_536, validator=at_least(1))
-    """Number of requests to one peer that may be waiting for an answer. Further requests raise `QueueFull`."""
+    """Number of requests to one peer that may be waiting for a response. Further requests raise `QueueFull`."""
     total_bytes: int = field(default=256 * _MIB, validator=at_least(1))
     """Total size of all outboxes, stuck connections, waiting requests and delayed messages of the bus."""
     total_running: int = field(default=1024, validator=at_least(1))
-    """Number of requests that may run at the same time on the whole bus. The peers share these slots, with a quota for each
-    peer unless `running` is at least as large."""
+    """Number of requests that may run at the same time on the whole bus. Peers share these slots. If `running` is smaller, each
+    peer has a quota."""
     threads: int = field(default=40, validator=at_least(1))
-    """Number of threads for `def` handlers and `def` dependencies. Further calls wait for a thread, except for clean-ups and
-    calls that already hold a dependency. A thread inside a blocking verb of polybus does not count."""
+    """Number of threads for `def` handlers and `def` dependencies. Further calls wait for a free thread, except for clean-ups
+    and calls that already hold a dependency. Threads that are blocked in a polybus call do not count."""
     peers: int = field(default=10_000, validator=at_least(1))
     """Number of connections that the bus accepts."""
     peers_per_address: int = field(default=10_000, validator=at_least(1))
@@ -87,18 +85,18 @@ class Limits:
     hops: int = field(default=8, validator=at_least(0))
     """Number of bridges and tunnels that a message may cross, and the maximum nesting of tunnels."""
     bad_messages: int = field(default=200, validator=at_least(0))
-    """Number of malformed messages per minute before a link is closed. On a link with many peers, only their sender is
+    """Number of malformed messages per minute before a link is closed. On a link shared by many peers, only the sender is
     disconnected."""
     empty_frames: int = field(default=1000, validator=at_least(0))
     """Number of keep-alive frames per second before a link is closed."""
     handshake_timeout: float = field(default=5.0, validator=more_than_no_time)
-    """Time for the upgrade, TLS and the handshake of the protocol together."""
+    """Total time for the HTTP upgrade, TLS and the protocol's handshake."""
     connect_timeout: float = field(default=10.0, validator=more_than_no_time)
     """Time for one connection attempt."""
     frame_timeout: float = field(default=10.0, validator=more_than_no_time)
-    """Time over which a partly received frame must average 512 bytes per second. Otherwise the link is closed."""
+    """Time after which a link is closed if a partly received frame has arrived at less than 512 bytes per second on average."""
     write_timeout: float = field(default=10.0, validator=more_than_no_time)
-    """Time without any progress in writing before a link is closed, regardless of how much data is waiting."""
+    """Time without any write progress before a link is closed, regardless of how much data is waiting."""
     ping_interval: float = field(default=15.0, validator=more_than_no_time)
     """Time without input before the bus pings the peer."""
     ping_timeout: float = field(default=8.0, validator=more_than_no_time)

@@ -1,4 +1,4 @@
-"""Messages, the common form that protocols and the bus exchange."""
+"""Protocol-independent messages, exchanged between protocol adapters and the bus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ else:
 __all__ = ["Kind", "Message"]
 
 RELAYED: Final = "polybus-relayed"
-"""Attribute of a message that crossed a bridge. It contains the message's ``id`` and ``priority`` on the first connection."""
+"""Attribute set on messages that crossed a bridge. It contains the ``id`` and ``priority`` from the first connection."""
 
 
 class Kind(enum.Enum):
@@ -60,7 +60,7 @@ MISSING: Final = _Missing.MISSING
 
 
 class Settlement(Protocol):
-    """Reports the outcome of a stored publication to its store. The blocking twin for threads implements this interface too."""
+    """Reports the outcome of a stored publication to its store. The blocking API implements this interface too."""
 
     def ack(self) -> None: ...
 
@@ -78,13 +78,13 @@ class Message(Generic[T_co]):
         kind: Purpose of the message.
         subject: The subject, or the pattern to subscribe to or unsubscribe from. It is an ``int`` if the protocol numbers its
             actions.
-        id: Identifier that links an answer to its request. Its form is private to the session that created it.
-        raw: The body as bytes in `format`, or None while it exists only as a value.
+        id: Identifier that matches a response to its request. Its format is private to the session that created it.
+        raw: The body as bytes in `format`, or None if it has not been encoded yet.
         format: Format of `raw`.
         headers: Headers as a dict of strings, or None.
-        ttl: Seconds until the deadline at the time of sending, or None if there is no deadline.
+        ttl: Seconds from sending to the deadline, or None if there is no deadline.
         code: Code of an error or an end.
-        reply_to: Address for the answer, if the protocol has one.
+        reply_to: Address for the response, if the protocol has one.
         attributes: Data for particular protocols and kinds of messages. An error or end has ``text``, ``reason`` and
             ``detail``, and ``undelivered`` if the bus refused the message before a handler received it. An open has ``mode``
             (``"stream"``, ``"channel"`` or ``"tunnel"``), ``credit`` and ``hops``. A credit has ``credit``. A subscribe or
@@ -92,12 +92,11 @@ class Message(Generic[T_co]):
             crossed a bridge has ``polybus-relayed`` with the original ``id`` and ``priority``, if there were any.
         extras: The dict behind `attributes`, or None if nothing was set. Codecs set it.
         peer: The sender.
-        decoded: The body as a value, or `MISSING` while it exists only as `raw`. Set by codecs that have to parse the body in
-            any case.
-        answer_headers: Headers for the answer, set by the handler with `Context.answer_headers`, or None.
+        decoded: The body as a value, or `MISSING` if it has not been decoded yet. Set by codecs that parse the body anyway.
+        answer_headers: Response headers that the handler set with `Context.answer_headers`, or None.
         expires: Time on the bus's clock at which a publication expires, or None.
-        checked: The object in `raw` if its bytes are known to be valid `format`, because the bus wrote them or one of the
-            adapters of polybus read them. Any other `raw` is checked before it is written to a frame.
+        checked: The object in `raw` if its bytes are known to be valid, because the bus or a built-in adapter produced them.
+            Any other `raw` is validated before it is sent.
     """
 
     kind: Kind
@@ -153,16 +152,16 @@ class Message(Generic[T_co]):
         return self.raw is not None or self.decoded is not MISSING
 
     def encoded(self, formats: tuple[BodyFormat, ...], choose: Any = None) -> bytes | None:
-        """Return the body as bytes in a format that the protocol can carry, or None if there is no body.
+        """Return the body as bytes in a format that the protocol supports, or None if there is no body.
 
         The body is re-encoded only if necessary.
 
         Args:
-            formats: Formats that the protocol can carry. Values are encoded in the first format.
+            formats: Formats that the protocol supports. Values are encoded in the first format.
             choose: ``choose(value)`` returns the format for a value. By default this is the first format.
 
         Raises:
-            EncodeError: If the format cannot represent the value, or unchecked bytes are invalid.
+            EncodeError: If the format cannot represent the value, or the bytes are invalid.
             BadRequest: If bytes that must be converted cannot be decoded.
         """
         if self.raw is not None and self.format in formats:
@@ -185,7 +184,7 @@ class Message(Generic[T_co]):
         return again
 
     def _check(self, raw: bytes) -> None:
-        """Check bytes from an application or a third-party adapter, so that only a valid body is written to a frame."""
+        """Validate bytes from an application or a third-party adapter before they are sent."""
         value = read_body(raw, self.format)
         if self.decoded is MISSING:
             self.decoded = value
@@ -193,7 +192,7 @@ class Message(Generic[T_co]):
 
     @property
     def shared(self) -> dict[Any, bytes]:
-        """Data that is computed once for several peers: frames by codec, and bodies by format."""
+        """Encoded data shared by several peers: frames by codec, and bodies by format."""
         if self._shared is None:
             self._shared = {}
         return self._shared
@@ -201,16 +200,15 @@ class Message(Generic[T_co]):
     def to_cloudevent(self, *, entity: str = "/polybus/1") -> BaseCloudEvent:
         """Convert this message to a ``cloudevents`` event according to the rules of uProtocol.
 
-        Missing attributes are generated: an id with the current time, and addresses of `entity`.
+        Missing attributes are generated: the id from the current time, and the addresses from `entity`.
 
         Args:
             entity: The uEntity of this program.
 
         Raises:
             EncodeError: If the event cannot carry the body.
-            LocalProtocolError: If the message violates a rule, for example because a request has no ttl. The text names the
-                rule.
-            Unsupported: If no event represents this kind of message.
+            LocalProtocolError: If the message violates a rule, for example if a request has no ttl. The text names the rule.
+            Unsupported: If this kind of message has no CloudEvents representation.
         """
         event: BaseCloudEvent = Message.cloudevents().to_cloudevent(self, entity=entity)
         return event
@@ -232,8 +230,7 @@ class Message(Generic[T_co]):
 
     @property
     def attempt(self) -> int:
-        """Number of times that this stored message has been delivered, including this delivery. Other messages always return
-        1."""
+        """Number of times that this stored message has been delivered, including this time. Always 1 for other messages."""
         return 1 if self.extras is None else int(self.extras.get("attempt", 1))
 
     def ack(self) -> None:
@@ -246,12 +243,12 @@ class Message(Generic[T_co]):
         self._settlement("ack").ack()
 
     def retry(self, delay: float | None = None) -> None:
-        """Ask the store to redeliver this message of a durable subscription, to any worker with a free slot.
+        """Ask the store to redeliver this message of a durable subscription. Any worker with a free slot may receive it.
 
         After the last attempt, the message becomes a dead letter.
 
         Args:
-            delay: Minimum number of seconds until the delivery. The default is the pause from ``retry=`` of the subscription.
+            delay: Minimum number of seconds until redelivery. Defaults to the pause from the subscription's ``retry=``.
 
         Raises:
             LocalProtocolError: As for `ack`.
@@ -301,7 +298,7 @@ class Message(Generic[T_co]):
         )
 
     def for_another(self) -> Message[T_co]:
-        """Return a copy for another reader. Changes made by one reader, even in the body, are not visible to the other."""
+        """Return an independent copy for another reader. Changes to one copy, even in the body, do not affect the other."""
         made = copy.copy(self)
         made._shared = None if self._shared is None else {**self._shared}
         made.headers = None if self.headers is None else {**self.headers}
@@ -315,13 +312,12 @@ class Message(Generic[T_co]):
         return on
 
     def forget_shared(self) -> None:
-        """Drop the shared frames once all ready peers have been served, so that the message is not stored twice for waiting
-        peers."""
+        """Drop the shared frames once they have been sent to all ready peers, so that waiting peers do not store the message
+        twice."""
         self._shared = None
 
     def forget_value(self) -> None:
-        """Drop the decoded body, so that the body is not stored twice while the message waits. The next access decodes it
-        again."""
+        """Drop the decoded body to save memory while the message waits. The next access decodes it again."""
         if self.raw is not None:
             self.decoded = MISSING
 

@@ -1,4 +1,4 @@
-"""Configuration of a cluster and its stores, and results of surveys of its nodes."""
+"""Configuration of a cluster and its stores, and results of queries to its nodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import ssl
 
 Start: TypeAlias = Literal["all", "new"] | timedelta | int
-"""Start position of a durable handler: all stored messages, only new messages, messages up to a given age, or a sequence
-number."""
+"""Start position of a durable handler: with all stored messages, with new messages, with messages up to a given age, or at a
+sequence number."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DEAD: Final = "dead"
@@ -32,7 +32,7 @@ _LONGEST_ID: Final = 256
 _LONGEST: Final = timedelta(days=290 * 365).total_seconds()
 """Largest number of seconds that fits into 64 bits as nanoseconds."""
 _SHORTEST_AGE: Final = 0.1
-"""Limits of the engine for seconds, bytes and servers."""
+"""Limits that the engine sets for seconds, bytes and servers."""
 _LARGEST: Final = (1 << 63) - 1
 _SERVERS: Final = 5
 
@@ -67,23 +67,23 @@ def _window(store: Any, attribute: Any, value: Any) -> None:
 
 @frozen(init=False)
 class Store:
-    """Messages that the NATS server of a cluster (its engine) keeps: ``Store("orders", "orders.>", max_age=timedelta(days=7))``
+    """Messages to store in a cluster's NATS server (its engine): ``Store("orders", "orders.>", max_age=timedelta(days=7))``
 
-    `Bus.publish` to a subject of the store returns when the engine has stored the message. The engine creates the store if it
-    does not exist. An existing store with different settings is an error and is left unchanged.
+    `Bus.publish` to a subject in the store returns once the engine has stored the message. A missing store is created. If the
+    store exists with different settings, it is left unchanged and an error is raised.
 
     Args:
-        name: 1 to 100 letters, digits, ``-`` and ``_``. The stream in the engine is named ``CLUSTER-name``.
-        subjects: Patterns of the messages to store. URIs must not have wildcards, and the stores of a cluster must not overlap.
+        name: 1 to 100 letters, digits, ``-`` and ``_``. The JetStream stream is named ``CLUSTER-name``.
+        subjects: Patterns of the subjects to store. URIs must not have wildcards. Stores in the same cluster must not overlap.
         max_age: Age in seconds or as a `timedelta` after which messages are removed, or None to keep them.
         max_bytes: Maximum size of the store in bytes, or None for the limit of the engine. `Bus.publish` raises `QueueFull`
             when the store is full.
-        replicas: Number of servers that store each message, at most 5. Use 2n + 1 to survive the failure of n servers.
-        dedup: Time in seconds or as a `timedelta` during which a message with a known id is not stored again. It must not
-            exceed `max_age`.
-        work: Use the store as a work queue, which removes a message when its durable handler has finished. Each message then
-            has one durable handler, so the patterns of the handlers must not overlap, and handlers start with all stored
-            messages.
+        replicas: Number of servers that store each message, at most 5. With 2n + 1, the store survives the failure of n
+            servers.
+        dedup: Time in seconds or as a `timedelta` during which messages with a repeated id are discarded. Must not exceed
+            `max_age`.
+        work: Use the store as a work queue: messages are removed once a durable handler has processed them. The patterns of its
+            durable handlers must not overlap, and handlers start with all stored messages.
 
     Raises:
         TypeError, ValueError: If an argument is invalid.
@@ -133,7 +133,7 @@ def overlapping(subject: str | int, others: Iterable[str | int]) -> str | int | 
 
 
 def _tokens(subject: str | int) -> list[str]:
-    """Return the tokens as the engine sees them. Its wildcards also match integers and URIs."""
+    """Return the tokens of the engine's subject. The engine's wildcards also match integers and URIs."""
     if isinstance(subject, int):
         return [f"%i{subject}"]
     name = str(wire_pattern(subject))
@@ -200,24 +200,25 @@ class Cluster:
         url: URL of the engine, a NATS server: ``nats+tcp://host`` (or ``tls``, ``ws``, ``wss``). With ``tcp`` and ``tls``, the
             path is the name of the cluster. ``auto`` reads ``POLYBUS_CLUSTER``. Without that variable, the bus has no cluster.
         name: Name of the cluster, unless the URL contains it. Clusters with different names are separate.
-        wait: Seconds to wait for the engine when the bus is entered.
-        gap: What to do when the engine is reachable again and messages from other nodes may have been missed. ``tell`` emits
-            `ClusterGap`. ``disconnect`` also closes the connections of clients (1012), so that they reconnect and read the
-            current state again.
-        settle: Maximum number of seconds that requests and publications wait for the earlier nodes after the engine is back.
-        outage: Seconds without the engine (at least 3 if it merely does not respond) before this node is not ready. From then
-            on ``/readyz`` returns 503 with the reason, and clients' requests to the cluster (`Bus.forward`) fail with
-            `Unavailable` at once. Until then, they wait in the outbox for the engine or their deadline, as requests of this
-            program always do.
-        remember: Seconds for which this node remembers handlers of other nodes. For that time after the last handler for a
-            subject has left, requests fail with `Unavailable`, which ``Retry()`` retries, and after that with `NoHandler`. 0
+        wait: Seconds to wait for the engine on startup.
+        gap: What to do after an outage of the engine, when messages from other nodes may have been lost. ``tell`` emits
+            `ClusterGap`. ``disconnect`` also closes client connections (1012), so that clients reconnect and reload their
+            state.
+        settle: After an outage of the engine, maximum number of seconds that requests and publications wait for the previous
+            nodes to return.
+        outage: Seconds without the engine before this node becomes not ready (at least 3 if the engine merely does not
+            respond). From then on, ``/readyz`` returns 503 with the reason, and client requests to the cluster (`Bus.forward`)
+            fail with `Unavailable` immediately. Until then, they wait in the outbox. This program's own requests always wait
+            for the engine or their deadline.
+        remember: Seconds for which this node remembers other nodes' handlers. When the last handler for a subject has left,
+            requests fail with `Unavailable` during this time and with `NoHandler` afterwards. ``Retry()`` retries the former. 0
             disables this.
-        handover: Seconds at the end of a drain during which this node stores messages for clients that it disconnected. The
-            node that such a client moves to fetches them. The time restarts whenever a client moves, but never exceeds the time
-            of the drain. 0 disables this.
-        running: Number of requests from the cluster that may run here at the same time.
-        waiting: Number of requests from the cluster that may wait here. Further requests go to another node.
-        stores: The `Store` objects of this application, which the engine creates when the bus is entered. Requires JetStream.
+        handover: Seconds at the end of a drain during which this node stores messages for clients that it disconnected, until
+            each client's new node fetches them. The time restarts whenever a client moves, but never exceeds the drain timeout.
+            0 disables this.
+        running: Number of requests from the cluster that may run on this node at the same time.
+        waiting: Number of requests from the cluster that may wait on this node. Further requests go to another node.
+        stores: Stores that this application uses. They are created on startup and require JetStream.
         tls: Client-side TLS context for the engine.
 
     Raises:
@@ -269,7 +270,7 @@ class Cluster:
         return self._split(url) if url else None
 
     def tls_for(self, url: str) -> ssl.SSLContext | None:
-        """Return the TLS context for an engine, or None if the URL has no TLS or the system's default applies."""
+        """Return the TLS context for an engine, or None for URLs without TLS and for the default context."""
         return None if urlsplit(url).scheme.rpartition("+")[2] in _PLAIN else self.tls
 
     def _split(self, url: str) -> tuple[str, str]:
@@ -298,10 +299,10 @@ def _without_secrets(url: str) -> str:
 
 @frozen(eq=False)
 class Survey(Generic[T_co], Sequence[T_co]):
-    """A sequence of answers from the nodes of a cluster.
+    """Results from the nodes of a cluster, as a sequence.
 
     Attributes:
-        complete: True if all known nodes have answered or left.
+        complete: True if all known nodes have responded or left.
     """
 
     _found: tuple[T_co, ...]
@@ -328,8 +329,9 @@ class Node(Struct, frozen=True, weakref=True):
     """A node of a cluster.
 
     Attributes:
-        id: Name of the node on the engine, which changes with each connection. Empty for a bus without a cluster.
-        bus: A random string that stays the same for the lifetime of the bus.
+        id: Id of the node's connection to the engine. It changes with each connection, and is empty for a bus without a
+            cluster.
+        bus: Random string that identifies the bus during its lifetime.
         name: Host name and process ID, for display.
         clients: Number of connected clients.
         here: True for this bus.

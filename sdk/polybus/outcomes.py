@@ -28,11 +28,11 @@ def kind_of(message: Message) -> str:
 
 
 class Denied(Forbidden):
-    """Raised if `authorize` rejects a message, as opposed to a `Forbidden` that a handler raised."""
+    """Raised if `authorize` rejects a message. A handler raises a plain `Forbidden` instead."""
 
 
 class Misfit(BadRequest):
-    """Raised if an argument does not match its type, as opposed to a `BadRequest` that a handler raised."""
+    """Raised if an argument does not match its type. A handler raises a plain `BadRequest` instead."""
 
     @classmethod
     def of(cls, error: BadRequest) -> Misfit:
@@ -40,18 +40,18 @@ class Misfit(BadRequest):
 
 
 def answer_of(error: BaseException, kind: Kind) -> RequestError | None:
-    """Return the error that a handler raised as its answer, even if a task group wrapped it in an exception group.
+    """Return the error response that a handler raised, even if a task group wrapped it in an exception group.
 
-    Returns None if the error is from a peer or no answer is expected.
+    Returns None if a peer sent the error, or if no response is expected.
     """
     error = only_of(error)
     return error if isinstance(error, RequestError) and not error.received and kind is not Kind.NOTIFY else None
 
 
 def facts_of(text: str, reason: str | None, detail: Any) -> Iterator[dict[str, Any]]:
-    """Yield ever smaller versions of an error for the protocol: complete, without the detail, with less text, and almost empty.
+    """Yield ever smaller versions of an error response: complete, without the detail, with less text, and almost empty.
 
-    The caller gets an answer even if the protocol cannot carry the larger versions.
+    If the protocol cannot carry a larger version, the caller still gets a response.
     """
     text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
     if isinstance(reason, str):
@@ -63,8 +63,7 @@ def facts_of(text: str, reason: str | None, detail: Any) -> Iterator[dict[str, A
 
 
 def told_code(error: BaseException, kind: Kind) -> Code:
-    """Return the code that the caller receives after a handler raised. It is CANCELLED if the handler was stopped for any
-    reason."""
+    """Return the code that the caller receives if a handler raises: CANCELLED if the handler was cancelled for any reason."""
     if (answer := answer_of(error, kind)) is not None:
         return answer.code
     error = only_of(error)
@@ -76,7 +75,7 @@ def told_code(error: BaseException, kind: Kind) -> Code:
 
 
 def code_of(error: BaseException) -> Code:
-    """Return the code for a failed call, including failures without an answer."""
+    """Return the code for a failed call, including failures without a response."""
     if isinstance(error, RequestError):
         return error.code
     if isinstance(error, DeadlineExceeded):
@@ -105,12 +104,12 @@ def described(error: BaseException | None) -> str:
 
 
 class Outcome(Struct, frozen=True, weakref=True):
-    """Outcome of an outgoing message, passed to the function that an `OutgoingHook` returned.
+    """Outcome of an outgoing message, passed to the callback that an `OutgoingHook` returned.
 
     Attributes:
         error: The error, or None on success.
         sent: Number of items sent on a channel.
-        received: Number of items received on a stream or channel; 1 for an answered request.
+        received: Number of items received on a stream or channel. 1 for a successful request.
     """
 
     error: BaseException | None = None
@@ -119,6 +118,6 @@ class Outcome(Struct, frozen=True, weakref=True):
 
 
 OutgoingHook: TypeAlias = Callable[[Message], Callable[[Outcome], object] | None]
-"""``hook(message)`` is called before a message is sent. It may add to ``message.headers``, which is always a dict here.
-``message.peer`` is the receiver, or None for a publication or a handler of this bus. The function that the hook returns is
-called with the `Outcome`."""
+"""``hook(message)`` is called before a message is sent. It can add to ``message.headers``, which is always a dict here.
+``message.peer`` is the receiver, or None for publications and for local handlers. The hook can return a callback that receives
+the `Outcome`."""

@@ -1,4 +1,4 @@
-"""Retries of requests after temporary failures, and the pauses before them and before reconnects."""
+"""Retry policies for requests, and the pauses between retries and between reconnects."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Backoff:
     """Exponential back-off with a maximum and full jitter.
 
     Args:
-        initial: Upper limit of the first pause in seconds.
-        maximum: Upper limit of all pauses in seconds.
+        initial: Maximum length of the first pause in seconds.
+        maximum: Maximum length of any pause in seconds.
         attempts: Number of consecutive failures after which to give up, or `None` for no limit.
-        factor: Factor by which the limit grows after each failure.
-        jitter: Wait for a random part of the limit, so that clients do not all reconnect at the same time. Otherwise, wait for
-            the whole limit.
+        factor: Factor by which the maximum grows after each failure.
+        jitter: Choose a random pause up to the maximum, so that clients do not all reconnect at the same time. Otherwise,
+            always wait for the maximum.
 
     Raises:
         TypeError: If an argument is not a number.
@@ -39,7 +39,7 @@ class Backoff:
     jitter: bool = True
 
     def delay(self, attempt: int, rng: Callable[[], float] = random.random) -> float:
-        """Return the number of seconds to wait before an attempt. Attempts are counted from 0."""
+        """Return the number of seconds to wait before an attempt. The first attempt is 0."""
         bound = self.bound(attempt)
         return bound * rng() if self.jitter else bound
 
@@ -71,16 +71,16 @@ def _codes(given: Any) -> frozenset[Code]:
 class Retry:
     """Policy for retrying a request: ``bus.request("door.open", 7, timeout=10, retry=Retry())``
 
-    All attempts share one ``timeout``. By default a request is retried only if no handler has started to process it, which
-    means that it was never sent or read (`Disconnected` with ``sent=False``, `ConnectFailed`, `QueueFull`) or that the answer
-    was `Unavailable` or `TooManyRequests`. The last error is raised, and its `BusError.attempts` is the number of attempts.
+    All attempts share one ``timeout``. By default, a request is retried only if no handler has started to process it: it was
+    never sent or read (`Disconnected` with ``sent=False``, `ConnectFailed`, `QueueFull`), or it failed with `Unavailable` or
+    `TooManyRequests`. If all attempts fail, the last error is raised with the number of attempts in `BusError.attempts`.
 
     Args:
         attempts: Maximum number of attempts, including the first.
-        backoff: Pauses between attempts: a `Backoff`, or one or more numbers of seconds, the last of which repeats.
+        backoff: Pauses between attempts: a `Backoff`, or one or more numbers of seconds. The last number is repeated.
         idempotent: Also retry if the link was lost after the request was sent (`Disconnected` with ``sent=True``). Set this if
-            it does no harm to process the request twice.
-        codes: Error codes of answers to retry.
+            processing the request twice is harmless.
+        codes: Error codes that are retried.
 
     Raises:
         TypeError: If an argument has the wrong type.

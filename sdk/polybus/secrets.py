@@ -1,4 +1,4 @@
-"""Recognize secrets by their names, to hide them in captures and in URLs shown to people."""
+"""Detects secrets by name, to hide them in captures, logs and error messages."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ WORDS: Final = tuple(
     "recovery_code backup_code one_time_code seed_phrase connection_string signature jwt bearer csrf xsrf card_number "
     "credit_card debit_card".split()
 )
-"""A name that contains one of these words denotes a secret. Case, ``-``, ``_``, ``.`` and spaces are ignored."""
+"""Names that contain any of these words are secrets. Case, ``-``, ``_``, ``.`` and spaces are ignored."""
 
 SHORT: Final = tuple("pin otp totp hotp mfa 2fa cvv cvc csc sas psk hmac pass pw senha creds card iban ssn".split())
-"""Names of secrets that also occur inside other words. They must end the name, or precede one of `ENDINGS`."""
+"""Secret names that also occur inside other words, so they must be at the end of the name or precede one of `ENDINGS`."""
 ENDINGS: Final = tuple("code number no num value key seed hash url uri string".split())
 
 OF_QUERIES: Final = tuple(
     "key sig auth code ticket sid session sess sessid phpsessid nkey creds psk hmac assertion client_assertion".split()
 )
-"""Names of secrets in the query of a URL that are harmless elsewhere."""
+"""Secret names in URL queries that are harmless elsewhere."""
 
 JWT: Final = r"eyJ[\w-]{8,}\.[\w-]*\.[\w.-]+"
 """A JSON Web Token: JSON in base64, a payload (empty if encrypted with a direct key), and at least one more part."""
 
 TAIL: Final = r"[-_ .0-9()\[\]#]{0,6}"
-"""Characters allowed after such a word or ending, for example an index."""
+"""Characters allowed after a secret word or ending, for example an index."""
 
 _NO_WORD: Final = re.compile(r"[\W_]+")
 _BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -40,20 +40,18 @@ _is_short: Final = re.compile(rf"(?:^|[^a-z])(?:{'|'.join(SHORT)})[^a-z]?(?:(?:{
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(\S*)")
 _PASSWORD: Final = re.compile(r"^([^\s/?#:@\[]*):(?:[^\s/?#]*|(?!\d*[/?#])\S*)@")
-"""User and password. A password with an unescaped ``/``, ``?`` or ``#`` can be distinguished from a port, because ports are
-integers."""
+"""User and password. A password may contain an unescaped ``/``, ``?`` or ``#``, because it cannot be mistaken for a port."""
 _TOKEN: Final = re.compile(r"^(?!TOKEN@)[^\s/?#:@]+@")  # except the placeholder TOKEN in advice
 _jwt: Final = re.compile(rf"(?<![\w-]){JWT}", re.ASCII)
 _PARTS: Final = re.compile(r"([?&#;])")
 _CLOSING: Final = "'\")]}>,.:;"
 """Characters that may follow a URL in a sentence."""
 _NESTED: Final = 3
-"""Maximum depth to which URLs inside the queries of URLs are examined."""
+"""Maximum nesting of URLs in the queries of other URLs."""
 
 
 def words_of(name: str) -> list[str]:
-    """Split a name at punctuation and capitals into lower-case words. The result has at least one word. Empty words are
-    possible."""
+    """Split a name at punctuation and capitals into one or more lower-case words, some of which may be empty."""
     return _NO_WORD.sub("_", _BOUNDARY.sub("_", name)).strip("_").lower().split("_")
 
 
@@ -71,9 +69,9 @@ def is_secret_of_query(name: str) -> bool:
 def without_secrets(text: str) -> str:
     """Remove the secrets from all URLs in a string.
 
-    A user and password become ``user:***@``. A user without a password becomes ``***@``, because it may be a token, and a JSON
-    Web Token becomes ``***``. A query parameter becomes ``name=***`` if its name denotes a secret or its value is a URL with
-    one. Protocol options are kept.
+    Credentials become ``user:***@``. A user without a password becomes ``***@``, because it may be a token. A JSON Web Token
+    becomes ``***``. A query parameter becomes ``name=***`` if it has a secret name or contains a URL with a secret. Protocol
+    options are kept.
     """
     if "://" not in text or not ("@" in text or "?" in text or "#" in text or ";" in text or "eyJ" in text):
         return text
@@ -81,7 +79,7 @@ def without_secrets(text: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return the repr of a URL, even an invalid one, without secrets."""
+    """Return the repr of a URL without secrets. Invalid URLs are allowed."""
     return repr(without_secrets(url) if "://" in url else _shown("", url))
 
 
@@ -99,7 +97,7 @@ def _shown(scheme: str, rest: str, depth: int = _NESTED) -> str:
     rest = _TOKEN.sub("***@", _PASSWORD.sub(r"\1:***@", rest))
     parts = _PARTS.split(_jwt.sub("***", rest))
     inside = False
-    """True inside the value of a secret, which may contain separators."""
+    """True inside a secret value, which may contain separators."""
     for place in range(2, len(parts), 2):
         name, found, value = parts[place].partition("=")
         inside = inside and parts[place - 1] != "&" and not (found and parts[place - 1] == "#")

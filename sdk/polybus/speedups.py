@@ -1,6 +1,6 @@
-"""Use the C module of this package if it has been built, and otherwise the equivalent Python functions.
+"""Loads the C extension if it has been built. Otherwise, equivalent Python functions are used.
 
-Both behave the same and raise the same errors. Set ``POLYBUS_SPEEDUPS=0`` in the environment to use Python.
+Both behave the same and raise the same errors. Set ``POLYBUS_SPEEDUPS=0`` in the environment to force Python.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """The syntax of subjects and patterns, and how patterns match subjects.
 
-A subject is a string with dots (``news.today``) or, if the protocol numbers its actions, an ``int``. In a pattern, ``*``
-matches one token and ``>`` at the end matches one or more. ``{name}`` matches one token and passes it on under that name.
+A subject is a dotted string such as ``news.today``, or an ``int`` in protocols with numbered actions. In a pattern, ``*``
+matches one token, and ``>`` at the end matches one or more. ``{name}`` matches one token and captures it under that name.
 
-A pattern with a ``/`` is a URI pattern (uProtocol). Its tokens are the segments between slashes, where ``*`` and ``>`` have the
-same meaning. In addition, ``*`` may be part of a segment, and an empty segment matches any segment. The case of the scheme and
-the authority is ignored. In a numeric address, ``//AUTHORITY/ENTITY/VERSION/RESOURCE`` in hexadecimal (`protocols.Up`), the
-spelling of numbers does not matter. FFFF as the resource, FF as the version, and FFFF as either half of the entity match any
-value.
+A pattern with a ``/`` is a URI pattern (uProtocol), in which the tokens are the segments between slashes. ``*`` may also be
+part of a segment, and an empty segment matches any segment. The scheme and the authority are case-insensitive. In a numeric
+address, ``//AUTHORITY/ENTITY/VERSION/RESOURCE`` in hexadecimal (`protocols.Up`), the spelling of numbers does not matter. FFFF
+as the resource, FF as the version, and FFFF as either half of the entity match any value.
 """
 
 from __future__ import annotations
@@ -51,16 +50,16 @@ logger: logging.Logger = logging.getLogger("polybus")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAMED = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _STARS = 2
-"""Maximum number of stars in a segment of a URI pattern. With more, matching even a short pattern could take a long time."""
+"""Maximum number of stars in a segment of a URI pattern. With more stars, even a short pattern could be very slow to match."""
 _TOKENS = 64
-"""Maximum number of tokens in a pattern with wildcards. Each is an object in the index, which a peer could otherwise fill with
-few bytes."""
+"""Maximum number of tokens in a pattern with wildcards. Each token is an object in the index, so longer patterns would let a
+peer exhaust memory with few bytes."""
 _ANY = "*"
 _ESCAPED = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*", re.DOTALL)
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = re.compile(r"[A-Za-z0-9_~-]")
 _NUMBERS: Final = tuple(re.compile(rf"[0-9A-Fa-f]{{1,{digits}}}|[0-9]+") for digits in (8, 2, 4))
-"""Entity, version and resource of an address. They are decimal in the short form of the older generation."""
+"""Entity, version and resource of an address. The short form of the older generation writes them in decimal."""
 _ANY_NUMBER: Final = ("FFFFFFFF", "FF", "FFFF")
 _ANY_HALF: Final = 0xFFFF
 _HALF_BITS: Final = 16
@@ -70,7 +69,7 @@ _NUMBER_MARK = "*\0"
 
 @frozen(init=False)
 class Subject(Generic[In_contra, Out_co]):
-    """A subject with the types of its request and answer. Bus methods accept it in place of a plain subject.
+    """A subject with the types of its request and response. Use it in place of a plain subject in any bus method.
 
     After ``GET_USER = Subject("user.get", GetUser, User)``, ``bus.request(GET_USER, GetUser(7))`` is a ``Reply[User]``.
     """
@@ -79,7 +78,7 @@ class Subject(Generic[In_contra, Out_co]):
     takes: type[In_contra] = field(default=Any)  # type: ignore[assignment]
     returns: type[Out_co] = field(default=Any)  # type: ignore[assignment]
 
-    # The `__init__` of attrs does not tell type checkers about types that are omitted or None.
+    # From attrs's `__init__`, type checkers cannot infer types that are omitted or None.
     @overload
     def __init__(self: Subject[In, Any], name: str | int, takes: type[In]) -> None: ...
     @overload
@@ -105,11 +104,11 @@ class Subject(Generic[In_contra, Out_co]):
 
 
 AnySubject: TypeAlias = "str | int | Subject[Any, Any]"
-"""Any form of a subject that the methods of a bus accept."""
+"""Anything that bus methods accept as a subject."""
 
 
 def check_subject(subject: str | int, limit: int = 1024) -> None:
-    """Check that an application may send to a subject.
+    """Check that applications may send to a subject.
 
     Raises:
         LocalProtocolError: If the subject is not a string or an integer, is empty or too long, or contains a control character,
@@ -130,8 +129,8 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
     Args:
         pattern: A subject, or a pattern with wildcards.
         limit: Maximum length in UTF-8 bytes.
-        foreign: True if the pattern is from a peer with a protocol that may have other rules. A pattern with an empty token is
-            then an exact name.
+        foreign: True if a peer sent the pattern and its protocol may have other rules. Patterns with an empty token then match
+            exactly.
 
     Raises:
         LocalProtocolError: If the pattern is empty or too long, or contains a control character, an empty token, ``>`` before
@@ -154,8 +153,7 @@ def check_pattern(pattern: str | int, limit: int = 1024, *, foreign: bool = Fals
 
 
 def literal_wildcards(pattern: str | int) -> str:
-    """Return a warning if a pattern contains a wildcard of another system, which polybus matches literally, else an empty
-    string."""
+    """Return a warning if a pattern contains another system's wildcard, which polybus matches literally, or an empty string."""
     if isinstance(pattern, int):
         return ""
     if "/" in pattern:  # a URI or an MQTT pattern
@@ -172,7 +170,7 @@ def literal_wildcards(pattern: str | int) -> str:
 
 
 def warn_of_literal_wildcards(pattern: str | int) -> None:
-    """Log a warning about a wildcard of another system, which is valid but probably a mistake."""
+    """Log a warning if a pattern contains another system's wildcard, which is valid but probably a mistake."""
     if text := literal_wildcards(pattern):
         logger.warning("%s", text, extra={"subject": pattern})
 
@@ -229,13 +227,13 @@ def _check_names(pattern: str) -> None:
 def has_empty_token(text: str) -> bool:
     """Return True if a dotted subject or pattern has an empty token.
 
-    Only peers with other rules use such names, which are matched exactly. Segments of a URI may be empty.
+    Such names come from peers with other rules and are matched exactly. URI segments may be empty.
     """
     return (text.startswith(".") or text.endswith(".") or ".." in text) and "/" not in text
 
 
 def is_pattern(text: str | int) -> bool:
-    """Return True if the subject of a subscription has wildcards."""
+    """Return True if a subject has wildcards."""
     if isinstance(text, int):
         return False
     if "/" in text:
@@ -249,7 +247,7 @@ def is_pattern(text: str | int) -> bool:
 
 
 def is_uri(text: str) -> bool:
-    """Return True if a string with a slash is a uProtocol address. Names of other protocols may contain slashes too."""
+    """Return True if a string with a slash is a uProtocol address. Names in other protocols may contain slashes too."""
     return text.startswith("/") or text[:4].lower() == "up:/"
 
 
@@ -260,8 +258,8 @@ def _path(tokens: list[str]) -> list[str]:
 def canonical(subject: str) -> str:
     """Return the canonical spelling for comparison.
 
-    For a URI, this removes ``up:`` and unnecessary percent escapes, converts the authority to lower case and numbers to upper
-    case without leading zeros, and replaces a number that matches all with ``*``. Other subjects are unchanged.
+    For a URI, this removes ``up:`` and unnecessary percent escapes, lower-cases the authority, writes numbers in upper case
+    without leading zeros, and replaces numbers that match any value with ``*``. Other subjects are returned unchanged.
     """
     if "/" not in subject:
         return subject
@@ -278,20 +276,20 @@ def _canonical(subject: str) -> str:
     if subject.startswith("//"):
         authority, slash, path = subject[2:].partition("/")
         return f"//{authority.lower()}{slash}{_in_numbers(path) or path}"
-    if scheme:  # without a scheme it may be another protocol's name
+    if scheme:  # without a scheme, it may be a name in another protocol
         return f"/{_in_numbers(subject[1:]) or subject[1:]}"
     return subject
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    """Unescape a character, or write a necessary escape in upper case (RFC 3986, 6.2.2). A dot remains escaped, because it
-    separates names."""
+    """Unescape a character, or normalize a necessary escape to upper case (RFC 3986, 6.2.2). Dots stay escaped, because they
+    separate names."""
     character = chr(int(found[1], 16))
     return character if _UNRESERVED.fullmatch(character) else found[0].upper()
 
 
 def _in_numbers(path: str) -> str | None:
-    """Return the canonical path of a numeric address, or of a pattern for such addresses. Return None for other paths."""
+    """Return the canonical path of a numeric address or pattern, or None for other paths."""
     tokens = path.split("/")
     rest = tokens[-1] == ">"
     given = tokens[:-1] if rest else tokens
@@ -341,8 +339,8 @@ def match_tokens(pattern: str) -> list[str]:
 def _is_number_in(tokens: list[str], place: int) -> bool:
     """Return True if an entity must be compared as a number, because it matches any type or instance.
 
-    An entity followed only by a wildcard is compared as a number too, because its case does not distinguish it from a name of
-    the older generation.
+    An entity followed only by a wildcard is compared as a number too, because it could also be a name from the older
+    generation.
     """
     entity, path = tokens[place], "/".join(tokens[place:])
     if not _NUMBERS[0].fullmatch(entity) or _in_numbers(path) is None:
@@ -362,7 +360,8 @@ def glob_of(token: str) -> re.Pattern[str]:
 
 
 def _numbers_like(entity: str) -> re.Pattern[str]:
-    """Match entities in hexadecimal. FFFF in the low half matches any type, in the high half any instance."""
+    """Return a regular expression for hexadecimal entities. FFFF in the low half matches any type, and FFFF in the high half
+    any instance."""
     type, instance = int(entity, 16) & _ANY_HALF, int(entity, 16) >> _HALF_BITS
     if type == _ANY_HALF:
         return re.compile(f"{instance:X}[0-9A-F]{{4}}" if instance else "[0-9A-F]{1,4}")
@@ -372,7 +371,8 @@ def _numbers_like(entity: str) -> re.Pattern[str]:
 
 
 def wire_pattern(pattern: str | int) -> str | int:
-    """Return the pattern as other buses see it, with ``*`` instead of names, and addresses in canonical spelling."""
+    """Return the pattern as it is sent to other buses: with ``*`` instead of names, and with addresses in canonical
+    spelling."""
     if isinstance(pattern, int):
         return pattern
     if "/" in pattern:
@@ -416,14 +416,14 @@ def _tokens_match(tokens: Iterable[str], have: Iterable[str]) -> bool:
 
 
 def bare(subject: Any) -> Any:
-    """Return the plain subject without checks: the name of a `Subject`, or the string of an enum member."""
+    """Return the plain subject of a `Subject` or enum member, without checks."""
     if isinstance(subject, Subject):
         return subject.name
     return str.__str__(subject) if isinstance(subject, str) else subject
 
 
 def resolve(subject: AnySubject, returns: Any) -> tuple[Any, Any]:
-    """Return the plain subject, without checks, and the type of the answer."""
+    """Return the plain subject without checks, and the response type."""
     if type(subject) is str:
         return subject, returns
     if isinstance(subject, Subject):
