@@ -64,6 +64,26 @@ async def test_a_client_has_subscribed_when_the_engine_knows_it(engine: NatsEngi
             await two.publish("news.today", 1)
 
 
+async def test_a_node_subscribes_at_the_engine_while_any_of_its_clients_does(engine: NatsEngine) -> None:
+    node = Bus(cluster=engine.url)
+    node.handle("ping")(lambda: None)
+    url = "ubre+memory://one-bus-d"
+
+    def at_engine() -> list[str]:
+        return [
+            found.subject for client in engine.clients for found in client.subscriptions.values() if "news" in found.subject
+        ]
+
+    async with node, node.serve(url), connect(url) as first, connect(url) as second:
+        async with first.subscribe("news.*"):
+            async with second.subscribe("news.*"):
+                assert len(at_engine()) == 1
+            await second.request("ping")  # behind its unsubscription
+            assert len(at_engine()) == 1
+        await first.request("ping")
+        await eventually(lambda: not at_engine())
+
+
 async def test_a_request_is_answered_by_the_node_that_handles_it(engine: NatsEngine) -> None:
     one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
     two.handle("double")(double)
