@@ -147,8 +147,8 @@ def show_store(
     print(f"{counted(store.publications, 'publication')}, {store.bytes} bytes, {bound}")
     print(f"kept for {shown_duration(age) if age else 'ever'}; replicas {store.config.get('num_replicas', 1)}")
     for durable, (pending, unacknowledged) in store.durables.items():
-        again = f" ({store.again[durable]} of them delivered more than once)" if store.again[durable] else ""
-        print(f"  {durable}: {pending} waiting, {unacknowledged} in progress or due for another attempt{again}")
+        again = f" ({store.again[durable]} redelivered)" if store.again[durable] else ""
+        print(f"  {durable}: {pending} pending, {unacknowledged} unacknowledged{again}")
 
 
 def _members(store: StoreState) -> dict[str, Any]:

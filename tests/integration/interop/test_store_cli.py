@@ -42,7 +42,7 @@ def test_stores_and_dead_letters_from_the_shell(keeping: NatsServer, run: Run) -
     [shown] = [json.loads(line) for line in run("store", "show", url, "orders", "--json")[1].splitlines()]
     assert shown["max_age"] == 604800.0
     assert shown["durables"] == {"billing": {"pending": 0, "unacknowledged": 0, "redelivered": 0}}
-    assert "kept for 7 days; replicas 1\n  billing: 0 waiting, 0 in progress" in run("store", "show", url, "orders")[1]
+    assert "kept for 7 days; replicas 1\n  billing: 0 pending, 0 unacknowledged" in run("store", "show", url, "orders")[1]
     trim = ("store", "trim", url, "orders")
     assert run(*trim)[0] == 2
     assert run(*trim, "--yes") == (0, "1 publication removed\n", "")
