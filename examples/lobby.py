@@ -101,11 +101,11 @@ async def main() -> None:
                 async with anyio.create_task_group() as players:
                     for name, server in (("Ann", "east"), ("Bob", "east"), ("Cid", "west"), ("Dee", "west")):
                         players.start_soon(play, name, for_players, server, 1)
-                print(f"{broker.stats().clients_total} players, {len(broker.stats().servers)} servers")
+                print(f"{broker.stats().clients_accepted_total} players, {len(broker.stats().server_clients)} servers")
             async with anyio.create_task_group() as players:
                 for name in ("Ann", "Bob"):
                     players.start_soon(play, name, for_players, "", 1)
-            print(f"east has closed: {len(broker.stats().servers)} server")
+            print(f"east has closed: {len(broker.stats().server_clients)} server")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from math import inf, isfinite
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define, field
+from attrs import define, field, fields
 
 if find_spec("prometheus_client") is None:
     raise ImportError("polybus.prometheus needs prometheus-client: pip install 'polybus[prometheus]'")
@@ -256,20 +256,6 @@ _FAMILY: Final = re.compile(r"^# HELP ", re.M)
 _STATES: Final = ("ready", "not ready", "starts", "silent", "ended")
 _NODES: Final = "polybus_nodes", "Nodes of the cluster on this machine, by whether they answered."
 
-_OF_BROKER: Final = {
-    "sockets": "polybus_broker_sockets",
-    "clients": "polybus_broker_clients",
-    "leaving": "polybus_broker_clients_closing",
-    "resting": "polybus_broker_client_numbers_reserved",
-    "held": "polybus_broker_clients_paused",
-    "to_servers": "polybus_broker_frames_to_servers_total",
-    "to_clients": "polybus_broker_frames_to_clients_total",
-    "clients_total": "polybus_broker_clients_accepted_total",
-    "servers_total": "polybus_broker_servers_accepted_total",
-    "turned_away": "polybus_broker_clients_rejected_total",
-    "slow_clients": "polybus_broker_clients_too_slow_total",
-}
-
 
 async def scrape(bus: Bus) -> str:
     """Render the metrics of a bus and of all collectors in `prometheus_client.REGISTRY`.
@@ -320,15 +306,17 @@ def with_workers(text: str, states: Mapping[str, str], restarts: int) -> str:
 
 
 def broker_text(stats: BrokerStats) -> str:
-    """Render a broker's statistics in Prometheus text format 0.0.4."""
+    """Render a broker's statistics in Prometheus text format 0.0.4, with a metric for each attribute."""
+    names = {field.name: f"polybus_broker_{field.name}" for field in fields(type(stats))}
     texts = help_texts(type(stats))
-    servers = GaugeMetricFamily("polybus_broker_server_clients", texts.get("servers", "servers"), labels=("server",))
-    for server, count in stats.servers.items():
-        servers.add_metric([server], count)
-    dropped = CounterMetricFamily("polybus_broker_frames_dropped_total", texts.get("dropped", "dropped"), labels=("reason",))
-    for reason, count in stats.dropped.items():
-        dropped.add_metric([reason], count)
-    return text_of([*families(type(stats), _OF_BROKER, stats), servers, dropped])
+    servers, dropped = "server_clients", "frames_dropped_total"
+    clients = GaugeMetricFamily(names.pop(servers), texts.get(servers, servers), labels=("server",))
+    for server, count in stats.server_clients.items():
+        clients.add_metric([server], count)
+    frames = CounterMetricFamily(names.pop(dropped), texts.get(dropped, dropped), labels=("reason",))
+    for reason, count in stats.frames_dropped_total.items():
+        frames.add_metric([reason], count)
+    return text_of([*families(type(stats), names, stats), clients, frames])
 
 
 def joined(texts: Iterable[str]) -> str:

@@ -214,7 +214,7 @@ BOUNDS = {
         tunnel._queue
     """,
     "the patterns of _announced": "protocols.nats.cluster.nodes._present",
-    "the reasons that there are": "broker.events.dropped",
+    "the reasons that there are": "broker.events.frames_dropped_total",
     "the routes of an endpoint": "bindings.http.server._endings bindings.http.server._exact",
     "the verbs": "runtime.access._told",
     "those of _present and _gone": "protocols.nats.cluster.nodes._wide",

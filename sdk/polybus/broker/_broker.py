@@ -429,9 +429,9 @@ class Broker:
         counters = registry.counters
         with anyio.move_on_after(timeout):
             while registry.stats().clients:
-                before = counters.to_clients + counters.to_servers
+                before = counters.frames_to_clients_total + counters.frames_to_servers_total
                 await anyio.sleep(_QUIET)
-                if before == counters.to_clients + counters.to_servers and not registry.busy():
+                if before == counters.frames_to_clients_total + counters.frames_to_servers_total and not registry.busy():
                     break
         registry.drain()
         await self._gates[0].gone(self.limits.close_timeout + 1)

@@ -63,7 +63,7 @@ class FrameDropped(BrokerEvent):
     """The broker has dropped a frame that violates the protocol or arrived too late.
 
     Attributes:
-        reason: One of the keywords in `BrokerStats.dropped`.
+        reason: One of the keywords in `BrokerStats.frames_dropped_total`.
         text: Description of the reason.
     """
 
@@ -75,16 +75,16 @@ class FrameDropped(BrokerEvent):
 class BrokerCounters:
     """Counters that are never reset."""
 
-    to_servers: int = 0
-    to_clients: int = 0
-    clients_total: int = 0
-    servers_total: int = 0
-    turned_away: int = 0
-    slow_clients: int = 0
-    dropped: dict[str, int] = field(factory=dict)
+    frames_to_servers_total: int = 0
+    frames_to_clients_total: int = 0
+    clients_accepted_total: int = 0
+    servers_accepted_total: int = 0
+    clients_rejected_total: int = 0
+    clients_too_slow_total: int = 0
+    frames_dropped_total: dict[str, int] = field(factory=dict)
 
     def drop(self, reason: str) -> None:
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+        self.frames_dropped_total[reason] = self.frames_dropped_total.get(reason, 0) + 1
 
 
 @frozen(kw_only=True)
@@ -93,31 +93,31 @@ class BrokerStats:
 
     Attributes:
         sockets: Number of open server connections.
-        servers: Number of clients by server id. Servers without an id are counted under ``""``.
+        server_clients: Number of clients by server id. Servers without an id are counted under ``""``.
         clients: Number of connected clients with a server.
-        leaving: Number of clients that are being closed.
-        resting: Number of released client numbers that cannot be reused yet.
-        held: Number of clients that the broker is not reading from because their server is slow.
-        to_servers: Number of frames forwarded to servers.
-        to_clients: Number of frames forwarded to clients.
-        clients_total: Total number of accepted clients.
-        servers_total: Total number of accepted server connections.
-        turned_away: Number of clients rejected because no server was available.
-        slow_clients: Number of clients closed because they read too slowly.
-        dropped: Number of dropped frames by reason: ``short_frame``, ``bad_kind``, ``forbidden_kind``, ``unknown_client``,
-            ``not_your_client``, ``late``, ``too_large``, ``refused``.
+        clients_closing: Number of clients that are being closed.
+        client_numbers_reserved: Number of released client numbers that cannot be reused yet.
+        clients_paused: Number of clients that the broker is not reading from because their server is slow.
+        frames_to_servers_total: Number of frames forwarded to servers.
+        frames_to_clients_total: Number of frames forwarded to clients.
+        clients_accepted_total: Total number of accepted clients.
+        servers_accepted_total: Total number of accepted server connections.
+        clients_rejected_total: Number of clients rejected because no server was available.
+        clients_too_slow_total: Number of clients closed because they read too slowly.
+        frames_dropped_total: Number of dropped frames by reason: ``short_frame``, ``bad_kind``, ``forbidden_kind``,
+            ``unknown_client``, ``not_your_client``, ``late``, ``too_large``, ``refused``.
     """
 
     sockets: int
-    servers: Mapping[str, int]
+    server_clients: Mapping[str, int]
     clients: int
-    leaving: int
-    resting: int
-    held: int
-    to_servers: int
-    to_clients: int
-    clients_total: int
-    servers_total: int
-    turned_away: int
-    slow_clients: int
-    dropped: Mapping[str, int]
+    clients_closing: int
+    client_numbers_reserved: int
+    clients_paused: int
+    frames_to_servers_total: int
+    frames_to_clients_total: int
+    clients_accepted_total: int
+    servers_accepted_total: int
+    clients_rejected_total: int
+    clients_too_slow_total: int
+    frames_dropped_total: Mapping[str, int]

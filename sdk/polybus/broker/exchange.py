@@ -65,7 +65,7 @@ class Exchange:
             self._odd_from_server(server, frame)
             if server.gone:  # expelled for this frame
                 break
-        self.registry.counters.to_clients += count
+        self.registry.counters.frames_to_clients_total += count
 
     def _odd_from_server(self, server: Server, frame: bytes) -> None:
         if len(frame) < 12:
@@ -128,7 +128,7 @@ class Exchange:
             if not client.is_open():  # closed for this frame
                 break
         client.asked += asked
-        self.registry.counters.to_servers += count
+        self.registry.counters.frames_to_servers_total += count
         if server.paused:
             self._hold(server, client)
 

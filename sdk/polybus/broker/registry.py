@@ -218,7 +218,7 @@ class ClientRegistry:
             end.close(1008, f"the server id {id!r} is in use")
             return None
         self.servers[server] = None
-        self.counters.servers_total += 1
+        self.counters.servers_accepted_total += 1
         self._tell(ServerJoined(at=self._clock(), address=end.address, server=server.id))
         return server
 
@@ -293,13 +293,13 @@ class ClientRegistry:
         """Add a client. If no server is available for it, close the client and return None."""
         server = None if self.draining else self._choose(wanted)
         if server is None:
-            self.counters.turned_away += 1
+            self.counters.clients_rejected_total += 1
             end.close(1013, f"the server {wanted!r} is not connected" if wanted else "no server is connected: try again later")
             return None
         number = self._next_number()
         client = BrokerClient(number, end, send, server, wire.CLIENT.pack(number), params or {})
         self.clients[number] = server.clients[number] = client
-        self.counters.clients_total += 1
+        self.counters.clients_accepted_total += 1
         server.send(frames.control(number, wire.CONNECTED, _facts(client) if server.registered else None))
         self._tell(ClientJoined(at=self._clock(), address=end.address, client=number, server=server.id))
         return client
@@ -329,7 +329,7 @@ class ClientRegistry:
 
     def _too_slow(self, client: BrokerClient) -> None:
         if client.stage is Stage.OPEN:
-            self.counters.slow_clients += 1
+            self.counters.clients_too_slow_total += 1
             self.step(client, Event.CLIENT_SLOW, 1013, SLOW)
 
     # -- the table -------------------------------------------------------------------------------------------------------
@@ -346,11 +346,11 @@ class ClientRegistry:
 
     def _to_server(self, client: BrokerClient, code: int, reason: str, frame: bytes) -> None:
         client.server.send(client.prefix + frame)
-        self.counters.to_servers += 1
+        self.counters.frames_to_servers_total += 1
 
     def _to_client(self, client: BrokerClient, code: int, reason: str, frame: bytes) -> None:
         self.send(client, frame[4:])
-        self.counters.to_clients += 1
+        self.counters.frames_to_clients_total += 1
 
     def send(self, client: BrokerClient, frame: bytes) -> None:
         client.send(frame)
@@ -411,11 +411,11 @@ class ClientRegistry:
         assigned = sum(servers.values())
         return BrokerStats(
             sockets=len(self.servers),
-            servers=servers,
+            server_clients=servers,
             clients=assigned,
-            leaving=len(self.clients) - assigned - len(self._resting),
-            resting=len(self._resting),
-            held=sum(len(server.held) for server in self.servers),
+            clients_closing=len(self.clients) - assigned - len(self._resting),
+            client_numbers_reserved=len(self._resting),
+            clients_paused=sum(len(server.held) for server in self.servers),
             **asdict(self.counters),
         )
 

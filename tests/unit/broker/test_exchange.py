@@ -59,7 +59,7 @@ def test_a_client_may_ask_for_its_server() -> None:
     wire = Wire()
     assert exchange.registry.client_joined(wire, wire.send, "c") is None
     assert wire.closed == (1013, "the server 'c' is not connected")
-    assert exchange.registry.stats().turned_away == 1
+    assert exchange.registry.stats().clients_rejected_total == 1
 
 
 def test_requests_that_wait_for_their_answer_are_counted_and_nothing_else_is() -> None:
@@ -99,7 +99,7 @@ def test_a_number_is_not_given_again_while_it_rests() -> None:
     assert entered(exchange)[1].number == client.number + 1
     server_wire.sent.clear()
     exchange.from_server(server, [client.prefix + REQUEST])
-    assert exchange.registry.stats().dropped == {"late": 1}
+    assert exchange.registry.stats().frames_dropped_total == {"late": 1}
     assert server_wire.sent == []
     now[0] = REST
     exchange.registry.tick(now[0])
@@ -111,7 +111,7 @@ def test_a_number_that_is_nobodys_is_counted_and_said_to_be_closed() -> None:
     exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
     exchange.from_server(server, [bytes.fromhex("ffffffff 1000000100000001")])
-    assert exchange.registry.stats().dropped == {"unknown_client": 1}
+    assert exchange.registry.stats().frames_dropped_total == {"unknown_client": 1}
     assert wire.sent == [bytes.fromhex("ffffffff e000000000000000")]
     assert wire.closed is None
 
@@ -127,7 +127,7 @@ def test_a_server_has_no_say_in_the_clients_of_another(frame: str) -> None:
     exchange.from_server(server, [foreign.prefix + bytes.fromhex(frame)])
     assert wire.closed == (1008, f"client {foreign.number} is not yours")
     assert (foreign_wire.sent, foreign_wire.closed) == ([], None)
-    assert exchange.registry.stats().dropped == {"not_your_client": 1}
+    assert exchange.registry.stats().frames_dropped_total == {"not_your_client": 1}
 
 
 def test_the_sockets_of_one_server_may_speak_to_its_clients() -> None:
@@ -161,7 +161,7 @@ def test_client_0_is_nobody(said: bytes) -> None:
     exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
     exchange.from_server(server, [bytes.fromhex("00000000 12000000ffff0000") + said])
-    assert exchange.registry.stats().dropped == {"unknown_client": 1}
+    assert exchange.registry.stats().frames_dropped_total == {"unknown_client": 1}
     assert wire.sent == []
 
 
@@ -174,7 +174,7 @@ def test_a_client_that_does_not_read_is_closed_and_nobody_else_suffers() -> None
     assert slow_wire.code == 1013
     assert quick_wire.sent == [REQUEST]
     stats = exchange.registry.stats()
-    assert (stats.slow_clients, stats.dropped, stats.leaving) == (1, {"late": 1}, 1)
+    assert (stats.clients_too_slow_total, stats.frames_dropped_total, stats.clients_closing) == (1, {"late": 1}, 1)
 
 
 def test_many_clients_that_do_not_read_cost_no_more_together_than_their_limit() -> None:
@@ -195,7 +195,7 @@ def test_many_clients_that_do_not_read_cost_no_more_together_than_their_limit() 
     exchange.registry.client_left(slow[2][1], "")
     slow[3][0].waits = 1000
     exchange.from_server(server, [slow[3][1].prefix + REQUEST])
-    assert exchange.registry.stats().slow_clients == 1
+    assert exchange.registry.stats().clients_too_slow_total == 1
     for _, client in slow:
         exchange.registry.readers.resumed(client)
     assert exchange.registry.readers.waiting == 0
@@ -223,13 +223,13 @@ def test_the_clients_of_a_slow_server_wait_and_those_of_others_do_not() -> None:
     for _, client in wires:
         exchange.from_client(client, [REQUEST])
     assert [wire.held for wire, _ in wires] == [True, False, True, False]
-    assert exchange.registry.stats().held == 2
+    assert exchange.registry.stats().clients_paused == 2
     exchange.registry.server_resumed(slow)
     assert not any(wire.held for wire, _ in wires)
     exchange.registry.server_paused(slow)
     exchange.from_client(wires[0][1], [REQUEST])
     exchange.registry.client_left(wires[0][1], "")
-    assert exchange.registry.stats().held == 0
+    assert exchange.registry.stats().clients_paused == 0
 
 
 def test_a_server_that_takes_nothing_for_long_is_given_up() -> None:
@@ -249,7 +249,7 @@ def test_a_frame_that_is_too_large_with_its_header_is_refused() -> None:
     server.send = too_large
     exchange.from_client(client, [REQUEST])
     assert wire.sent[0][:8] == bytes.fromhex("22 d1 0001 00000007")
-    assert exchange.registry.stats().dropped == {"too_large": 1}
+    assert exchange.registry.stats().frames_dropped_total == {"too_large": 1}
 
 
 def test_an_answer_that_is_too_large_with_its_header_fails_the_request_of_the_server_and_is_nothing_to_the_client() -> None:
@@ -290,7 +290,7 @@ def test_a_client_that_speaks_like_a_broker_or_a_server_has_no_say_any_more(kind
     assert wire.code == 1008
     assert wire.sent == []
     assert len(server_wire.sent) == 1  # Connected
-    assert exchange.registry.stats().dropped["forbidden_kind"] == 1
+    assert exchange.registry.stats().frames_dropped_total["forbidden_kind"] == 1
     exchange.registry.client_left(client, "")
     assert server_wire.sent[1:] == [client.prefix + bytes.fromhex("e0 00 0000 00000000")]
 
@@ -302,14 +302,14 @@ def test_a_client_that_writes_a_number_in_front_is_answered_with_bad_request() -
     assert answer[:8] == bytes.fromhex("22cc 0007 10000001")
     assert json.loads(answer[8:])["code"] == 3
     assert len(server_wire.sent) == 1  # Connected
-    assert exchange.registry.stats().dropped == {"bad_kind": 1}
+    assert exchange.registry.stats().frames_dropped_total == {"bad_kind": 1}
 
 
 def test_a_client_that_finds_no_server_is_closed_at_once() -> None:
     exchange, wire = made_exchange(lambda: 0.0), Wire()
     assert exchange.registry.client_joined(wire, wire.send) is None
     assert wire.closed is not None and (wire.closed[0], "no server" in wire.closed[1]) == (1013, True)
-    assert exchange.registry.stats().turned_away == 1
+    assert exchange.registry.stats().clients_rejected_total == 1
 
 
 def test_a_server_that_introduces_itself_again_and_again_is_closed() -> None:
@@ -343,7 +343,7 @@ def test_of_a_client_that_has_gone_only_its_number_is_kept_and_of_these_not_too_
     for client in clients:
         exchange.registry.client_left(client, "")
         assert not isinstance(client.end, Wire)
-    assert exchange.registry.stats().resting == len(exchange.registry.clients) == 3
+    assert exchange.registry.stats().client_numbers_reserved == len(exchange.registry.clients) == 3
 
 
 def test_when_a_server_goes_only_its_clients_go() -> None:
@@ -413,13 +413,13 @@ def test_numbers_for_prometheus() -> None:
     assert samples["polybus_broker_server_clients"][:3] == ("polybus_broker_server_clients", {"server": 'a"b\\'}, 1)
     name, reason, count = samples["polybus_broker_frames_dropped_total"][:3]
     assert (name, reason, count) == ("polybus_broker_frames_dropped_total", {"reason": "short_frame"}, 2)
-    assert len(found) == len(fields(BrokerStats))
+    assert samples.keys() == {f"polybus_broker_{field.name}" for field in fields(BrokerStats)}
     assert all(family.documentation.endswith(".") for family in found.values())
 
 
 def test_the_page_lists_the_reasons_of_dropped_frames_and_a_capture_has_the_same_words_for_them() -> None:
     page = (Path(__file__).parents[3] / "docs/reference/csb.md").read_text()
-    [listed] = re.findall(r"`dropped` counts frames by reason: (.*?)\.", page, re.DOTALL)
+    [listed] = re.findall(r"The reasons of `frames_dropped_total` are (.*?)\.", page, re.DOTALL)
     assert re.findall(r"`(\w+)`", listed) == list(get_args(DropReason))
     assert {"short_frame", "bad_kind", "too_large"} == set(get_args(DropReason)) & set(QUARANTINE_REASONS)
 

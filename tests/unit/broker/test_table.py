@@ -118,7 +118,7 @@ def test_whatever_happens_numbers_and_owners_stay_in_order(happenings: list[tupl
         assert len({client.number for client in exchange.registry.clients.values()}) == len(exchange.registry.clients)
         assert all(number not in server.clients for server in servers if server.gone for number in exchange.registry.clients)
         stats = exchange.registry.stats()
-        assert stats.clients + stats.leaving + stats.resting == len(exchange.registry.clients)
+        assert stats.clients + stats.clients_closing + stats.client_numbers_reserved == len(exchange.registry.clients)
     now[0] += 10 * REST
     for client in clients:
         exchange.registry.client_left(client, "")

@@ -136,7 +136,7 @@ async def test_the_workflow_with_a_broker() -> None:
                     group.start_soon(broker.drain, 1.0)  # 9
                     assert (await client.ended()).code == 1001
                     assert (await server.ended()).code == 1001
-        assert broker.stats().dropped == {}
+        assert broker.stats().frames_dropped_total == {}
 
 
 async def test_payloads_are_handed_on_unread() -> None:
@@ -147,4 +147,4 @@ async def test_payloads_are_handed_on_unread() -> None:
             assert await server.receive() == number + frame.replace(" ", "")
             await server.send(number + frame)
             assert await client.receive() == frame.replace(" ", "")
-        assert broker.stats().dropped == {}
+        assert broker.stats().frames_dropped_total == {}
