@@ -28,9 +28,10 @@ import anyio
 from anyio.lowlevel import RunVar
 from starlette.requests import HTTPConnection  # at run time FastAPI reads the annotations of `bus_of`
 
-from ..errors import BusError, Unavailable
+from ..errors import Unavailable
 from ..integrations import failure_of, host_of, mesh_of, overriding
 from ..nodes import VARIABLE
+from ..outcomes import described
 from ..plugins.tools import Loop, in_one_line, log_fields, running_loop, wrong_event_loop
 from ..transports.sockets import address_of
 
@@ -250,8 +251,7 @@ class Attachment:
             try:
                 listener = await stack.enter_async_context(self._serving())
             except Exception as error:  # before the traceback of the web server
-                text = in_one_line(str(error)) if isinstance(error, (BusError, OSError)) else repr(error)
-                logger.error("the bus of the application does not start: %s", text)
+                logger.error("the bus of the application does not start: %s", in_one_line(described(error)))
                 raise
             here = _running.get(None)
             if here is None:

@@ -137,8 +137,48 @@ async def test_a_bus_that_does_not_start_says_why_in_a_line_before_the_traceback
         async with app.router.lifespan_context(app):
             pass
     [told] = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert told.getMessage().startswith("the bus of the application does not start: cannot connect to tcp://127.0.0.1:")
+    assert told.getMessage().startswith(
+        "the bus of the application does not start: ConnectFailed: cannot connect to tcp://127.0.0.1:"
+    )
     assert (told.getMessage().count("\n"), told.exc_info) == (0, None)
+
+
+class _Unprintable(Exception):
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+    __str__ = __repr__
+
+
+class _TwoLines(Exception):
+    def __str__(self) -> str:
+        return "first\nERROR second"
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (_Unprintable, "_Unprintable: (its text raises RuntimeError)"),
+        (_TwoLines, r"_TwoLines: first\nERROR second"),
+    ],
+)
+async def test_an_error_of_a_lifespan_is_raised_and_logged_in_one_line_whatever_its_text(
+    kind: type[Exception], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @asynccontextmanager
+    async def lifespan(_: Bus) -> AsyncIterator[None]:
+        raise kind
+        yield
+
+    app = FastAPI()
+    attach(app, Bus(lifespan=lifespan))
+    with pytest.raises(kind):
+        async with app.router.lifespan_context(app):
+            pass
+    [told] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert told.getMessage() == f"the bus of the application does not start: {says}"
 
 
 async def test_several_buses_several_paths_and_two_forms_of_a_protocol() -> None:
