@@ -396,12 +396,13 @@ class ConnectFailed(BusError, ConnectionError):
     """
 
     errno: int | None = None
+    status: int | None = None
 
     def __init__(self, url: str, reason: str, *, errno: int | None = None, status: int | None = None) -> None:
         self.url: str = without_secrets(url)
         self.reason: str = reason
         self.errno = errno
-        self.status: int | None = status
+        self.status = status
         super().__init__(self.url, reason)
 
     def __str__(self) -> str:

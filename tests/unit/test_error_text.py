@@ -101,6 +101,14 @@ def test_a_copy_of_an_error_is_of_its_class_and_says_the_same(error: BusError, c
     assert (str(made), vars(made), made.args) == (str(error), vars(error), error.args)
 
 
+def test_a_connect_failed_that_skips_the_constructor_has_neither_errno_nor_status() -> None:
+    class Bare(ConnectFailed):
+        def __init__(self) -> None:
+            Exception.__init__(self)
+
+    assert (Bare().errno, Bare().status) == (None, None)
+
+
 def test_what_is_relayed_is_of_the_class_that_it_was_and_no_more_received() -> None:
     error = NoSuchUser(7)
     error.attempts, error.subject, error._received = 3, "a", True
