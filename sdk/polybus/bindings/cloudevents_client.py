@@ -79,7 +79,7 @@ class EventsClient(HttpClient):
         except BaseException as error:
             await to_the_end(made.drop)
             if isinstance(error, ExchangeFailed):
-                raise ConnectFailed(url, error.why.reason) from error
+                raise ConnectFailed(url, error.why.reason, errno=error.why.errno) from error
             raise
         return made
 

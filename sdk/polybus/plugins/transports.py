@@ -96,6 +96,10 @@ class Closed(Struct, frozen=True, weakref=True):
     """Error to raise in waiting callers instead of `Disconnected`, such as `Unauthorized`."""
     stalled: bool = False
     """True if this side aborted the connection because the peer stopped reading. Servers log this."""
+    errno: int | None = None
+    """The system's error number, as in `ConnectFailed`."""
+    status: int | None = None
+    """HTTP status with which the server rejected the connection, as in `ConnectFailed`."""
 
 
 class Receiver(Protocol):

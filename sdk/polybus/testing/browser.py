@@ -8,6 +8,7 @@ confirmed it. From then on, all messages go through the port.
 
 from __future__ import annotations
 
+import errno
 import logging
 import secrets
 from collections import defaultdict, deque
@@ -517,7 +518,8 @@ async def connect_to_host(window: Window, *, origins: Iterable[str], timeout: fl
     finally:
         window.remove_listener(heard)
     if not found:
-        raise ConnectFailed(parent.origin, f"timed out after {timeout:g} s: no page of {', '.join(allowed)} answered")
+        text = f"timed out after {timeout:g} s: no page of {', '.join(allowed)} answered"
+        raise ConnectFailed(parent.origin, text, errno=errno.ETIMEDOUT)
     port = found[0]
     parent.post_message(_words("taken", nonce), _any_if_opaque(str(port.info.origin)), source=window)
     _say_goodbye(window, port)

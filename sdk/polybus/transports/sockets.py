@@ -370,24 +370,32 @@ def plain_reason(error: BaseException) -> str:
         return ": ".join(client_fault(error))
     if type(error).__name__ == "gaierror" or isinstance(error, UnicodeError):
         return "name does not resolve: is it misspelled?"
-    if (number := _number(error)) in _REASONS:
+    if (number := error_number(error)) in _REASONS:
         return _REASONS[number]
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     if isinstance(error, anyio.EndOfStream):
         return "the peer closed the connection"
-    # httpcore passes the cause as an argument.
-    cause = error.__cause__ or next((argument for argument in error.args if isinstance(argument, Exception)), None)
-    if cause is not None:
-        return plain_reason(cause)
-    return str(error) or type(error).__name__
+    cause = _cause(error)
+    return str(error) or type(error).__name__ if cause is None else plain_reason(cause)
 
 
-def _number(error: BaseException) -> Any:
-    """Return the system's error number, or None. `SSLError` and `gaierror` have numbers of their own."""
-    if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or type(error).__name__ == "gaierror":
+def error_number(error: BaseException) -> Any:
+    """Return the system's error number of an error or its cause, or None. `SSLError` and `gaierror` have different numbers."""
+    if isinstance(error, ssl.SSLError) or type(error).__name__ == "gaierror":
         return None
-    return error.errno or (errno.ECONNRESET if isinstance(error, ConnectionResetError) else None)  # asyncio omits the number
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    if isinstance(error, ConnectionResetError):  # asyncio omits the number
+        return errno.ECONNRESET
+    cause = _cause(error)
+    return None if cause is None else error_number(cause)
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    """Return the cause, which httpcore passes as an argument, or the first error of a group."""
+    inner = (*error.args, *getattr(error, "exceptions", ()))
+    return error.__cause__ or next((one for one in inner if isinstance(one, Exception)), None)
 
 
 @contextlib.contextmanager
@@ -404,7 +412,7 @@ def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
     except (OSError, EOFError, UnicodeError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.ClosedResourceError) as error:
         if isinstance(error, ConnectFailed):
             raise
-        raise ConnectFailed(url, plain_reason(error), errno=_number(error)) from error
+        raise ConnectFailed(url, plain_reason(error), errno=error_number(error)) from error
     if scope.cancelled_caught:
         raise ConnectFailed(url, f"timed out after {seconds:g} s {step}", errno=errno.ETIMEDOUT)
 

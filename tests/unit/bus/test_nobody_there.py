@@ -2,13 +2,16 @@
 
 import errno
 import socket
+from pathlib import Path
 
 import pytest
 
 from polybus import Bus, Cluster, ConnectFailed, Limits, connect
 from polybus._core.bus.dialer import advice_for
+from polybus.cli.problems import describe
 from tests.refusal import refused
 from tests.support import free_port
+from tests.unit.transports.support import Raw, raw_server
 
 
 @pytest.mark.parametrize(
@@ -43,3 +46,29 @@ async def test_a_server_that_says_nothing_is_waited_for_by_whoever_may_wait(wait
                 raise AssertionError
         text = r"or speak another protocol; connect\(\.\.\., wait=30\) keeps trying$"
         await refused(connect(address, limits=limits), ConnectFailed, match=text)
+
+
+@pytest.mark.parametrize("wire", ["ubre+tcp", "ubre+ws", "ubre+unix", "ubre+memory", "jrep+http", "uprotocol+http"])
+async def test_a_server_that_is_not_there_is_told_by_its_error_number(wire: str, tmp_path: Path) -> None:
+    places = {"ubre+unix": str(tmp_path / "none.sock"), "ubre+memory": "nobody"}
+    url = f"{wire}://{places.get(wire, f'127.0.0.1:{free_port()}')}"
+    with pytest.raises(ConnectFailed) as caught:
+        async with connect(url):
+            raise AssertionError
+    assert caught.value.errno == (errno.ENOENT if wire == "ubre+unix" else errno.ECONNREFUSED)
+    assert describe(caught.value)[0].endswith("; is the server running? --wait S keeps trying")
+    retried = ConnectFailed(url, "connection refused", errno=caught.value.errno)  # with wait=, the last try has no advice
+    assert describe(retried)[0].endswith("; is the server running? --wait S keeps trying")
+
+
+@pytest.mark.parametrize("wire", ["ubre+ws", "jrep+http", "uprotocol+http"])
+async def test_a_server_that_rejects_is_told_by_its_status(wire: str) -> None:
+    async def answer(raw: Raw) -> None:
+        await raw.until(b"\r\n\r\n")
+        await raw.send(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    async with raw_server(answer) as port:
+        with pytest.raises(ConnectFailed, match="the server answered 503") as caught:
+            async with connect(f"{wire}://127.0.0.1:{port}"):
+                raise AssertionError
+    assert (caught.value.errno, caught.value.status) == (None, 503)

@@ -325,7 +325,7 @@ class Connecting:
                     of_cluster = self._inner is not None
                     if (attempt == 0 or of_cluster) and (advice := advice_for(error, of_cluster)) is not None:
                         text = f"{error.reason}{advice}"
-                        raise ConnectFailed(error.url, text, errno=error.errno) from error.__cause__
+                        raise ConnectFailed(error.url, text, errno=error.errno, status=error.status) from error.__cause__
                     raise
                 # The last attempt is made when the time is up.
                 delay = min(self._backoff.delay(attempt, sources.get().rng.random), left)
@@ -373,6 +373,7 @@ class Connecting:
                 link.url,
                 f"the {self._adapter.name} handshake did not complete in {seconds:g} s (Limits.handshake_timeout): the server "
                 f"has accepted the connection but does not answer, {_STARTING}",
+                errno=errno.ETIMEDOUT,
             )
 
     async def _dial_options(self, link: Link) -> DialOptions:
@@ -393,7 +394,8 @@ class Connecting:
     def _failure(link: Link, why: Closed) -> Exception:
         if isinstance(why.error, (Unauthorized, Forbidden)):
             return why.error
-        return ConnectFailed(link.url, why.reason or f"closed with code {why.code}")
+        reason = why.reason or f"closed with code {why.code}"
+        return ConnectFailed(link.url, reason, errno=why.errno, status=why.status)
 
     async def _current_adapter(self, link: Link, with_files: Callable[[Mapping[str, str]], ProtocolAdapter]) -> ProtocolAdapter:
         patience = self._services.limits.connect_timeout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import ssl
@@ -20,7 +21,7 @@ from anyio.abc import TaskGroup
 from ...errors import Forbidden, TooLarge, Unauthorized
 from ...plugins import Closed, DialOptions, Receiver
 from ...plugins.connections import HIGH_WATER, LOW_WATER, Pace, TransportState, call_later
-from ...transports.sockets import plain_reason
+from ...transports.sockets import error_number, plain_reason
 
 _PIECE: Final = 8 * 1024
 """Number of bytes that must be sent within `Limits.write_timeout`."""
@@ -187,7 +188,7 @@ class HttpClient:
                     return response.status_code, response.headers, await self.read(response)
         except httpx.HTTPError as error:
             raise lost(self.address, error) from error
-        raise ExchangeFailed(Closed(1006, f"{self.address} did not answer in time: its response headers took {seconds:g} s"))
+        raise _too_slow(f"{self.address} did not answer in time: its response headers took {seconds:g} s")
 
     @asynccontextmanager
     async def stream(
@@ -233,7 +234,7 @@ class HttpClient:
                 scope.deadline = pace.deadline(anyio.current_time(), len(body), seconds)
             return bytes(body)
         text = f"{self.address} did not answer in time: its answer stalled after {len(body)} bytes (Limits.frame_timeout)"
-        raise ExchangeFailed(Closed(1006, text))
+        raise _too_slow(text)
 
     def chunks(self, response: httpx.Response) -> AsyncIterator[bytes]:
         """Yield the chunks of an answer. Compressed answers, and answers that set too many cookies, are rejected."""
@@ -280,8 +281,12 @@ async def _heads_in_time(scope: anyio.CancelScope, seconds: float | None, event:
 
 def lost(address: str, error: httpx.HTTPError) -> ExchangeFailed:
     if isinstance(error, httpx.TimeoutException):
-        return ExchangeFailed(Closed(1006, f"{address} did not answer in time ({type(error).__name__})"))
-    return ExchangeFailed(Closed(1006, f"{address}: {plain_reason(error)}"))
+        return _too_slow(f"{address} did not answer in time ({type(error).__name__})")
+    return ExchangeFailed(Closed(1006, f"{address}: {plain_reason(error)}", errno=error_number(error)))
+
+
+def _too_slow(text: str) -> ExchangeFailed:
+    return ExchangeFailed(Closed(1006, text, errno=errno.ETIMEDOUT))
 
 
 def shown(body: bytes) -> str:

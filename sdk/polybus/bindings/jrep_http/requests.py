@@ -181,7 +181,7 @@ def _judged(status: int, headers: httpx.Headers, body: bytes) -> bytes:
     if away is not None:
         raise ExchangeFailed(away)
     if status != 200:
-        raise ExchangeFailed(Closed(1006, f"the server answered {status}: {shown(body)}"))
+        raise ExchangeFailed(Closed(1006, f"the server answered {status}: {shown(body)}", status=status))
     kind, start = _media_type(headers), body.lstrip()[:1]
     untyped = not kind and start == b"["  # Errai's asynchronous servlets send no type (notes, section 2.6)
     if start and kind != _JSON and not untyped:

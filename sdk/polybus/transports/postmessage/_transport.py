@@ -66,7 +66,8 @@ class _Function:
             if inspect.isawaitable(port):
                 port = await port
         except (BusError, OSError) as error:
-            raise ConnectFailed(url, getattr(error, "reason", None) or str(error) or type(error).__name__) from error
+            reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+            raise ConnectFailed(url, reason, errno=getattr(error, "errno", None)) from error
         return _given(port, url)
 
 
