@@ -143,8 +143,8 @@ class Bus(BlockingBus):
         """Start the bus, unless it is already running.
 
         Raises:
-            LocalProtocolError: If an ``async def`` function calls this method, or if the event loop of this thread runs a bus,
-                because the call would block the event loop.
+            LocalProtocolError: If an ``async def`` function calls this method directly, or if the event loop of this thread
+                runs a bus, because the call would block the event loop.
             BusError, ValueError: As for entering a bus, or connecting.
         """
         if self._life is not None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
+_INNER: Final = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")
+"""Names of code inside an expression. From Python 3.12 on, only generator expressions and lambdas have frames of their own."""
+
 _INSTEAD: Final = (
     "which would stop while it waits: await polybus.connect and the verbs of a polybus.Bus there, or block in a thread "
     "(anyio.to_thread.run_sync)"
@@ -53,14 +56,19 @@ def check_not_on_loop(thread: int = 0) -> None:
 def _calling_coroutine() -> str:
     """Return the name of the ``async def`` function that called polybus, or an empty string if the caller is a plain function.
 
-    A notebook cell is a plain function, even if it contains `await`.
+    A notebook cell is a plain function, even if it contains `await`. Comprehensions, generator expressions and lambdas count as
+    part of the function that contains them.
     """
     frame = inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("polybus."):
         frame = frame.f_back
-    if frame is None or frame.f_code.co_name.startswith("<"):  # "<module>", or "<cell line: 1>" in some versions of IPython
+    caller = "" if frame is None else frame.f_code.co_qualname
+    while frame is not None and frame.f_code.co_name in _INNER:
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_name.startswith(("<module>", "<cell ")):  # the latter in some versions of IPython
         return ""
-    return frame.f_code.co_qualname if frame.f_code.co_flags & _ASYNC else ""
+    name = frame.f_code.co_qualname
+    return name if frame.f_code.co_flags & _ASYNC and caller.startswith(name) else ""
 
 
 async def _contained(function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
