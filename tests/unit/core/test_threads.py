@@ -130,8 +130,8 @@ async def test_threads_go_round_among_the_peers_that_wait(stuck: Stuck) -> None:
 def test_turns_go_round_among_addresses_and_the_peers_of_each() -> None:
     line, of_a, of_b, of_c = Line[str](), ("A", "1"), ("A", "2"), ("B", "1")
     waiting = {"a1": of_a, "a2": of_a, "a3": of_a, "b1": of_b, "b2": of_b, "c1": of_c, "c2": of_c, "c3": of_c}
-    for one, party in waiting.items():
-        line.append(one, party)
+    for one, owner in waiting.items():
+        line.append(one, owner)
     assert line.remove("a2", ("A", "1"))
     assert not line.remove("a2", ("A", "1"))
     assert not line.remove("x", ("X", "1"))

@@ -209,7 +209,7 @@ class Waiting:
 
     def __init__(self, subject: int, begun: list[int], go: anyio.Event) -> None:
         self.subject = subject
-        self.party = ("here", "one")
+        self.owner = ("here", "one")
         self._begun, self._go = begun, go
 
     async def run(self) -> None:
@@ -265,7 +265,7 @@ async def test_however_many_jobs_there_are_the_event_loop_has_its_turn_every_fif
 
 @frozen
 class Asked:
-    party: tuple[str, str]
+    owner: tuple[str, str]
     number: int = 0
 
 
@@ -274,9 +274,9 @@ def turns(text: str) -> str:
     jobs: list[Any] = [Asked((link[0], link), number) for number, link in enumerate(text.split())]
     ordered: list[Any] = in_turn(jobs)
     for link in set(text.split()):
-        numbers = [job.number for job in ordered if job.party[1] == link]
+        numbers = [job.number for job in ordered if job.owner[1] == link]
         assert numbers == sorted(numbers), "those of one link keep their order"
-    return " ".join(job.party[1] for job in ordered)
+    return " ".join(job.owner[1] for job in ordered)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ class _HandlerJob:
         return f"the handler {self._subscription.name} of {self._subscription.pattern!r}"
 
     @property
-    def party(self) -> tuple[object, object]:
+    def owner(self) -> tuple[object, object]:
         return self._subscription, self._subscription
 
     def run(self) -> Coroutine[Any, Any, None]:

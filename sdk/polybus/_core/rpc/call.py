@@ -116,7 +116,7 @@ class Call(Struct, eq=False):
         return handler if self.scope is not None else f"authorize or {handler}"
 
     @property
-    def party(self) -> tuple[object, object]:
+    def owner(self) -> tuple[object, object]:
         if self.peer is None:
             return self.services, self.services
         link = self.peer.link

@@ -75,7 +75,7 @@ def _code_of(function: Any) -> Any:
     return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
 
 
-def _party_of(peer: Any) -> tuple[object, object]:
+def _owner_of(peer: Any) -> tuple[object, object]:
     """Return a message's address (or link) and peer, or (None, None) if this bus sent it."""
     link = None if peer is None else party_of(peer).link
     return (link if link is None or link.share is None else link.share.address), peer
@@ -206,7 +206,7 @@ class HandlerExecutor:
         if _NO_THREADS:
             return None
         assert self._threads is not None
-        return CallThreads(self._threads, handler, _party_of(message.peer), holds())
+        return CallThreads(self._threads, handler, _owner_of(message.peer), holds())
 
     async def in_a_thread(self, threads: CallThreads | None, function: Callable[[], Any]) -> Any:
         """Call a function in a thread, or directly if `threads` is None."""

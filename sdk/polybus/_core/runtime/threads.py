@@ -42,14 +42,14 @@ class Line(Generic[T]):
     def __len__(self) -> int:
         return self._size
 
-    def append(self, one: T, party: tuple[object, object]) -> None:
-        """Add an item for a party. A party is a network address and a peer."""
-        address, peer = party
+    def append(self, one: T, owner: tuple[object, object]) -> None:
+        """Add an item. The owner is a network address and a peer."""
+        address, peer = owner
         self._addresses.setdefault(address, OrderedDict()).setdefault(peer, deque()).append(one)
         self._size += 1
 
-    def remove(self, one: T, party: tuple[object, object]) -> bool:
-        address, peer = party
+    def remove(self, one: T, owner: tuple[object, object]) -> bool:
+        address, peer = owner
         peers = self._addresses.get(address)
         queue = None if peers is None else peers.get(peer)
         if queue is None or one not in queue:
@@ -116,7 +116,7 @@ class Threads:
         self._waits: set[anyio.CancelScope] = set()
         self._deadline = math.inf
 
-    async def take(self, party: tuple[object, object]) -> None:
+    async def take(self, owner: tuple[object, object]) -> None:
         if self._free > 0 and not self._line:
             self._free -= 1
             return
@@ -124,11 +124,11 @@ class Threads:
             self._full_since = self._runtime.time()
             self._runtime.deadlines.watch(self, self._full_since + _FULL)
         waiter = self.loop.waiter()
-        self._line.append(waiter, party)
+        self._line.append(waiter, owner)
         try:
             await waiter
         except BaseException:
-            if not self._line.remove(waiter, party):  # woken, but cancelled before it ran
+            if not self._line.remove(waiter, owner):  # woken, but cancelled before it ran
                 self.give()
             raise
 
@@ -185,7 +185,7 @@ class CallThreads(Struct, eq=False):
 
     _threads: Threads
     name: str
-    party: tuple[object, object]
+    owner: tuple[object, object]
     """Network address and peer on whose behalf the call runs."""
     holds: bool
     """True if the call may hold a resource and must not wait for threads."""
@@ -201,7 +201,7 @@ class CallThreads(Struct, eq=False):
         if self.holds:
             threads.take_at_once()
         else:
-            await threads.take(self.party)
+            await threads.take(self.owner)
         work = self._work = _ThreadCall(threads, self, function)
         try:
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=threads.unlimited)

@@ -59,7 +59,7 @@ class Job(Protocol):
         ...
 
     @property
-    def party(self) -> tuple[object, object]:
+    def owner(self) -> tuple[object, object]:
         """Network address and link on whose behalf the job runs."""
         ...
 
@@ -198,12 +198,12 @@ class Workers:
         return True
 
     def _look(self, job: Job, began: float, now: float) -> None:
-        """Warn about a long job, and reorder the queue so that parties take turns."""
+        """Warn about a long job, and reorder the queue so that owners take turns."""
         self._look_at = now + _TURN
         if now - began > _LONG:
             self.stalls.ended(job, began)
         ready = self._ready
-        if len({job.party for job in ready}) > 1:
+        if len({job.owner for job in ready}) > 1:
             rest = in_turn(ready)
             ready.clear()
             ready.extend(rest)
@@ -219,16 +219,16 @@ class Workers:
 
 def in_turn(jobs: Iterable[Job]) -> list[Job]:
     """Order jobs so that network addresses take turns, and the links of each address too. A link's jobs stay in order."""
-    return _round_by_round(_round_by_round(jobs, lambda job: job.party), lambda job: job.party[0])
+    return _round_by_round(_round_by_round(jobs, lambda job: job.owner), lambda job: job.owner[0])
 
 
 def _round_by_round(jobs: Iterable[Job], whose: Callable[[Job], object]) -> list[Job]:
     rounds: Counter[object] = Counter()
 
     def round_of(job: Job) -> int:
-        party = whose(job)
-        rounds[party] += 1
-        return rounds[party]
+        owner = whose(job)
+        rounds[owner] += 1
+        return rounds[owner]
 
     return sorted(jobs, key=round_of)
 
@@ -297,7 +297,7 @@ class EagerWorkers(Workers):
 
 class PlacedCall(Protocol):
     @property
-    def party(self) -> tuple[object, object]: ...
+    def owner(self) -> tuple[object, object]: ...
 
     def proceed(self) -> None:
         """Start the call, or wait for a slot of its peer. Called once the call has a slot of its handler."""
@@ -323,26 +323,26 @@ class Places:
 
     def wait(self, call: PlacedCall, level: int = 0, *, first: bool = False) -> None:
         """Queue a call for a slot, at the front with `first`."""
-        party = call.party[1]
-        queue = self._waiting.get(party)
+        link = call.owner[1]
+        queue = self._waiting.get(link)
         if queue is None:
-            queue = self._waiting[party] = PriorityQueue()
+            queue = self._waiting[link] = PriorityQueue()
         if first:
             queue.appendleft(call, level)
         else:
             queue.append(call, level)
 
     def waits(self, call: PlacedCall) -> bool:
-        queue = self._waiting.get(call.party[1])
+        queue = self._waiting.get(call.owner[1])
         return queue is not None and call in queue
 
     def drop(self, call: PlacedCall) -> bool:
-        party = call.party[1]
-        queue = self._waiting.get(party)
+        link = call.owner[1]
+        queue = self._waiting.get(link)
         if queue is None or not queue.remove(call):
             return False
         if not queue:
-            del self._waiting[party]
+            del self._waiting[link]
         return True
 
     def leave(self, call: PlacedCall) -> None:
@@ -352,10 +352,10 @@ class Places:
         self._taken.discard(call)
         # A call that must wait for a slot of its peer doesn't take one here, so go on with the next.
         while self._waiting and len(self._taken) < self.most:
-            party, queue = next(iter(self._waiting.items()))
+            link, queue = next(iter(self._waiting.items()))
             following = queue.popleft()
             if queue:
-                self._waiting.move_to_end(party)
+                self._waiting.move_to_end(link)
             else:
-                del self._waiting[party]
+                del self._waiting[link]
             following.proceed()

@@ -246,7 +246,7 @@ class _Job:
         return f"the handler {handler.name} of {handler.subject!r}"
 
     @property
-    def party(self) -> tuple[object, object]:
+    def owner(self) -> tuple[object, object]:
         return self._taker, self._taker
 
     async def run(self) -> None:
