@@ -152,9 +152,9 @@ async def _a_request_that_is_given_up(count: int, table: Table) -> None:
 @case
 async def _the_deadline_of_one_request_of_many(count: int, table: Table) -> None:
     async with pending(count) as (_, peer, replies):
-        party_of(peer)._expire(replies[0].deadline - 0.5)
+        party_of(peer).expire(replies[0].deadline - 0.5)
         for reply in replies[:TIMES]:
-            await table.act(partial(party_of(peer)._expire, reply.deadline))
+            await table.act(partial(party_of(peer).expire, reply.deadline))
 
 
 @case
@@ -163,14 +163,14 @@ async def _the_deadline_of_one_unsent_request_of_many(count: int, table: Table) 
         party_of(peer).link.pause_writing()
         replies += [bus.request("h", 1, timeout=1000 + number) for number in range(count)]
         for reply in replies[:TIMES]:
-            await table.act(partial(party_of(peer)._expire, reply.deadline))
+            await table.act(partial(party_of(peer).expire, reply.deadline))
         party_of(peer).link.resume_writing()
 
 
 @case
 async def _the_deadline_of_one_peer_of_many(count: int, table: Table) -> None:
     class Owner:
-        def _expire(self, now: float) -> float:
+        def expire(self, now: float) -> float:
             return math.inf
 
     runtime = Runtime(Limits())

@@ -87,12 +87,12 @@ def a_publication_that_is_taken_on_each_way(monkeypatch: pytest.MonkeyPatch) -> 
 
 def a_deadline_that_is_not_disarmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer is looked at for ever, though it has no request any more."""
-    expire = PeerCore._expire
+    expire = PeerCore.expire
 
     def restless(self: PeerCore, now: float) -> float:
         return min(expire(self, now), now + 60)
 
-    monkeypatch.setattr(PeerCore, "_expire", restless)
+    monkeypatch.setattr(PeerCore, "expire", restless)
 
 
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {

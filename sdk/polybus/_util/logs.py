@@ -93,7 +93,7 @@ class Warnings(Struct, eq=False):
 
     Args:
         clock: Returns the monotonic time in seconds.
-        watch: ``watch(self, when)`` schedules a call of `_expire`. By default, the next warning of a kind logs how many were
+        watch: ``watch(self, when)`` schedules a call of `expire`. By default, the next warning of a kind logs how many were
             suppressed.
     """
 
@@ -152,7 +152,7 @@ class Warnings(Struct, eq=False):
     def _kind(self, logger: logging.Logger | None, level: int, text: str, about: Hashable) -> _Kind:
         now = self._clock()
         if (text, about) not in self._kinds and len(self._kinds) >= _KINDS:
-            self._expire(now)
+            self.expire(now)
             if len(self._kinds) >= _KINDS:
                 about = None
         kind = self._kinds.get((text, about))
@@ -163,7 +163,7 @@ class Warnings(Struct, eq=False):
             kind = self._kinds[text, about] = _Kind(logger, level, text, now)
         return kind
 
-    def _expire(self, now: float) -> float:
+    def expire(self, now: float) -> float:
         """Log and forget kinds that are older than a minute. Returns the time of the next call."""
         nearest = math.inf
         for key, kind in list(self._kinds.items()):

@@ -17,7 +17,7 @@ from tests.loops import virtual_time  # noqa: F401
 
 
 class Owner:
-    def _expire(self, now: float) -> float:
+    def expire(self, now: float) -> float:
         return math.inf
 
 

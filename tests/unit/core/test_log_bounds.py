@@ -85,8 +85,8 @@ def test_a_count_is_told_when_the_minute_is_over_though_nothing_follows(caplog: 
     for number in range(20):
         warnings.warn(logging.getLogger("polybus"), "one %d", number)
     assert watched == [160.0]
-    assert warnings._expire(159.0) == 160.0
-    assert warnings._expire(160.0) == math.inf
+    assert warnings.expire(159.0) == 160.0
+    assert warnings.expire(160.0) == math.inf
     assert caplog.records[-1].getMessage() == "17 more within 60 s, the last of them: one 19"
 
 

@@ -23,7 +23,7 @@ class Hours:
     def __init__(self, bus: Bus) -> None:
         self._runtime = bus._services.running
         self._now = self._runtime.time()
-        self._runtime.time = self._runtime.deadlines.time = self.now
+        self._runtime.time = self._runtime.loop.time = self.now
 
     def now(self) -> float:
         return self._now

@@ -208,7 +208,7 @@ async def test_deadlines_are_kept_although_another_of_the_bus_cannot_be(caplog: 
     class Failing:
         failed = 0
 
-        def _expire(self, now: float) -> float:
+        def expire(self, now: float) -> float:
             self.failed += 1
             if self.failed < 3:
                 raise RuntimeError("a mistake of ours")

@@ -275,7 +275,7 @@ class Link(LinkFlow):
             self.due = due
             self.runtime.deadlines.watch(self, due)
 
-    def _expire(self, now: float) -> float:
+    def expire(self, now: float) -> float:
         if self.due <= now:
             self.due = math.inf
             self._tick_session()

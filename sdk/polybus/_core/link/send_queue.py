@@ -274,7 +274,7 @@ class SendQueue:
         self._room.signal()
         self._link.let_begin()
 
-    def _expire(self, now: float) -> float:
+    def expire(self, now: float) -> float:
         if not self._room.waiting:
             return math.inf
         if expired := self.drop_expired(now):

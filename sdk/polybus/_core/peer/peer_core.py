@@ -538,7 +538,7 @@ class PeerCore:
         self.until = deadlines.until
         self.watch(reply.deadline)
 
-    def _expire(self, now: float) -> float:
+    def expire(self, now: float) -> float:
         self.due = due = math.inf
         if self.inbound_if_any is not None:
             self.inbound_if_any.resume()

@@ -340,7 +340,7 @@ class SubscriptionQueue(ABC):
         fields, about = log_fields(message=message, handler=what), (self.pattern, what)
         self._host.warnings.warn(logger, text, message.subject, sender, what, why, about=about, lines=1, extra=fields)
 
-    def _expire(self, now: float) -> float:
+    def expire(self, now: float) -> float:
         """Report the publications dropped since the last report. Returns the time of the next call."""
         if now < self._tells_at:
             return self._tells_at

@@ -61,7 +61,7 @@ class Loopback:
     def waiting(self) -> int:
         return sum(call.places is not None and call.places.waits(call) for call in self.calls.values())
 
-    def _expire(self, now: float) -> float:
+    def expire(self, now: float) -> float:
         for call in self._deadlines.due(now, self.calls):
             if isinstance(call, ChannelCall):
                 call.message.id.expire(now)  # the opener's end, which notifies the handler's end

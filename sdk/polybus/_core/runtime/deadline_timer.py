@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus")
 
 _AGAIN = 0.1
-"""Seconds after which `_expire` is called again if it failed."""
+"""Seconds after which `expire` is called again if it failed."""
 
 _STALE = 64
 """Maximum number of stale entries in the heap of deadlines, beyond the number of valid entries."""
@@ -27,7 +26,7 @@ _PRECISION = 0.01
 
 
 class Timed(Protocol):
-    def _expire(self, now: float) -> float:
+    def expire(self, now: float) -> float:
         """End overdue work, and return the next deadline."""
         ...
 
@@ -36,7 +35,6 @@ class DeadlineTimer(Struct, eq=False):
     """Calls objects that have deadlines, such as peers and links, when their earliest deadline has passed."""
 
     loop: Loop
-    time: Callable[[], float]
     watched: dict[Timed, float] = {}
     """Earliest deadline of each object."""
     _owners: dict[int, Timed] = {}
@@ -70,16 +68,16 @@ class DeadlineTimer(Struct, eq=False):
     async def run(self) -> None:
         while True:
             self._alarm = self.loop.waiter()
-            delay = self._armed - self.time()
+            delay = self._armed - self.loop.time()
             if delay > 0:
                 with anyio.move_on_after(delay + _PRECISION / 2):
                     await self._alarm
-            if self._armed <= self.time():
+            if self._armed <= self.loop.time():
                 self.expire_overdue()
 
     def expire_overdue(self) -> None:
         """Call the owners of overdue deadlines, and arm the timer for the next deadline."""
-        now, watched, due = self.time(), self.watched, self._due
+        now, watched, due = self.loop.time(), self.watched, self._due
         self._armed = math.inf
         ready = []
         while due and due[0][0] <= now:
@@ -92,7 +90,7 @@ class DeadlineTimer(Struct, eq=False):
             if owner not in watched:
                 continue  # removed by an earlier owner
             try:
-                again = owner._expire(now)
+                again = owner.expire(now)
             except Exception:  # a bug in polybus or a plugin must not affect other deadlines
                 logger.exception("a deadline of %r could not be kept; it is tried again", owner)
                 again = now + _AGAIN

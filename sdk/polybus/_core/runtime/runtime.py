@@ -87,7 +87,7 @@ class Runtime:
         self.backend: Literal["asyncio", "trio"] = self.loop.backend
         self.time: Callable[[], float] = self.loop.time
         self.call_soon: Callable[..., Any] = self.loop.call_soon
-        self.deadlines: DeadlineTimer = DeadlineTimer(self.loop, self.time)
+        self.deadlines: DeadlineTimer = DeadlineTimer(self.loop)
         self.thread: int = get_ident()
         """Id of the event loop's thread, because asyncio's own check is slower."""
         self.notifier: Notifier = Notifier(self.loop)

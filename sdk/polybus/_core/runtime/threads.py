@@ -146,7 +146,7 @@ class Threads:
             self._free -= 1
             self.loop.wake(self._line.pop())
 
-    def _expire(self, now: float) -> float:
+    def expire(self, now: float) -> float:
         if not self._line:
             return math.inf
         if now < self._full_since + _FULL:
