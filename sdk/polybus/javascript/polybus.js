@@ -350,7 +350,7 @@ export class Bus extends EventTarget {
   #begin(verb, subject, body, options = {}, resolve, reject, item) {
     const { timeout = this.#options.timeout ?? TIMEOUT, signal, headers } = options
     if (typeof subject !== 'string' || !subject) throw new TypeError(`subject must be a non-empty string, not ${subject}`)
-    if (!(timeout > 0)) throw new RangeError(`timeout=${timeout} must be a number of milliseconds above 0`)
+    if (!(timeout > 0)) throw new RangeError(`timeout=${timeout} must be above 0 ms`)
     signal?.throwIfAborted()
     if (this.#error) throw this.#error
     const said = member(body) + (headers ? `,"headers":${encode(headers)}` : '')
@@ -602,7 +602,7 @@ export class Bus extends EventTarget {
     try {
       if (target.postMessage) this.#link = overPort(target, ...on)
       else {
-        if (!Socket) throw new TypeError('no WebSocket here: pass connect(url, { WebSocket })')
+        if (!Socket) throw new TypeError('no WebSocket: pass { WebSocket }')
         const url = new URL(`${target}`.replace(/^ubre\+/, ''), globalThis.location?.href)
         url.protocol = url.protocol.replace('http', 'ws')
         this.#link = overSocket(new Socket(url.href, [protocol, REFUSES, ...(shown ? [`polybus.token.${shown}`] : [])]), ...on)
