@@ -15,7 +15,7 @@ from polybus import Bus, Context, Kind, Limits, Message, Peer, Subject, Subscrip
 from polybus._core.bus.bus import parts_of
 from polybus._core.runtime.loop_prevention import Deduplicator, ViaHeader
 from polybus.body import JSON
-from polybus.errors import BadRequest, LocalProtocolError, QueueFull, ReservedSubject, SlowConsumer
+from polybus.errors import BadRequest, LocalProtocolError, QueueFull, ReservedSubject, SlowConsumer, TooLarge
 from polybus.events import HandlerFailed
 from polybus.plugins.extensions import party_of
 from polybus.stats import Counters
@@ -607,6 +607,16 @@ async def test_buses_that_all_relay_to_each_other_take_each_publication_once() -
         await eventually(lambda: all(len(got) >= 40 for got in heard))
         await anyio.wait_all_tasks_blocked()
         assert [sorted(got) for got in heard] == [[*range(20), *range(100, 120)]] * 4
+
+
+async def test_a_client_does_not_keep_the_last_body_that_it_published() -> None:
+    async with Bus() as server, server.serve("ubre+memory://bodies?format=binary") as listener, connect(listener.url) as client:
+        with pytest.raises(TooLarge):
+            await client.publish("news", "x" * client.limits.message)
+        await client.publish("news", {"title": "Rain"})
+        route = parts_of(client).pubsub.publisher.routes["news"]
+        assert route.only_peer is not None
+        assert (route.blank.raw, route.blank.checked) == (None, None)
 
 
 async def test_a_peer_that_is_named_twice_gets_a_publication_once() -> None:

@@ -418,7 +418,7 @@ class BusVerbs(Router):
         if plain and body is not None and peer is not None and (link := peer.link).flowing:
             if get_ident() != link.runtime.thread:
                 raise wrong_event_loop()
-            link.publish_alone(route.message, body, peer)
+            link.publish_alone(route.blank, body, peer)
             return
         self._services.running.check_thread()
         peers, gone, remote = (route.peers, None, ()) if to is None else self._routing.recipients(to)

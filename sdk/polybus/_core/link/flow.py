@@ -13,7 +13,7 @@ from attrs import define, field
 from ..._util.logs import log_fields
 from ...errors import BusError, Disconnected, QueueFull, RequestError, TooLarge, Unsupported, another
 from ...events import PeerSlow
-from ...message import Message
+from ...message import Kind, Message
 from ...plugins import Closed, SessionFeatures, TransportFeatures
 from ..runtime.memory_budgets import MemoryBudget, Share
 from .send_queue import SendQueue
@@ -194,23 +194,25 @@ class LinkFlow(ABC):
         if not self.initiates:
             raise Unsupported(f"{peer!r} can only be answered: on this connection its server cannot send first")
 
-    def publish_alone(self, message: Message, body: Any, peer: PeerPort) -> None:
+    def publish_alone(self, blank: Message, body: Any, peer: PeerPort) -> None:
         """Write a publication for a single receiver, without caching its frame. The link must be flowing.
 
-        `message` has the subject. It is reused, because the codec encodes it immediately and nothing keeps it.
+        `blank` is the `PublicationRoute.blank` of the subject: a publication without a body.
         """
-        codec, publication = self.shared, self.publication
+        subject, codec, publication = blank.subject, self.shared, self.publication
         if codec is not None and publication is not None:
-            frame = publication(message.subject, self.format.encode(body))
+            frame = publication(subject, self.format.encode(body))
         else:
-            if codec is None:
-                message = Message(message.kind, message.subject)
-            message.format = body_format = self.format if self.one_format else self.format_for(body, message.subject)
-            message.raw = message.checked = body_format.encode(body)
-            if codec is None:
-                self.write(message, peer)
+            body_format = self.format if self.one_format else self.format_for(body, subject)
+            raw = body_format.encode(body)
+            if codec is None:  # the session may keep the message
+                self.write(Message(Kind.PUBLISH, subject, None, raw, body_format, checked=raw), peer)
                 return
-            frame = codec.encode((message,))
+            blank.format, blank.raw, blank.checked = body_format, raw, raw
+            try:
+                frame = codec.encode((blank,))
+            finally:
+                blank.raw = blank.checked = None  # so that the route doesn't keep the body in memory
         if len(frame) > self.runtime.limits.message:
             raise self._too_large(frame)
         self.services.counters.sent += 1

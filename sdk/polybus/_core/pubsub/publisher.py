@@ -93,7 +93,7 @@ class Unsent(Struct):
 class PublicationRoute(Targets):
     """The targets and the encoding of a subject's publications. Cached until a subscription changes."""
 
-    __slots__ = ("choose", "message", "only_peer", "kept")
+    __slots__ = ("blank", "choose", "only_peer", "kept")
 
     def __init__(
         self,
@@ -109,8 +109,8 @@ class PublicationRoute(Targets):
         # There is a fast path for a single link to a server that supports publications, without local queues.
         short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not kept
         self.only_peer: PeerCore | None = peers[0] if short else None
-        # For `Link.publish_alone`.
-        self.message: Message = Message(Kind.PUBLISH, subject)
+        # `LinkFlow.publish_alone` reuses this object, because the codec encodes it immediately and nothing keeps it.
+        self.blank: Message = Message(Kind.PUBLISH, subject)
         self.choose: Choose | None = own_format(peers)
 
 
