@@ -602,7 +602,7 @@ export class Bus extends EventTarget {
     try {
       if (target.postMessage) this.#link = overPort(target, ...on)
       else {
-        if (!Socket) throw new TypeError('no WebSocket: pass { WebSocket }')
+        if (!Socket) throw new TypeError('no WebSocket: connect(url, { WebSocket })')
         const url = new URL(`${target}`.replace(/^ubre\+/, ''), globalThis.location?.href)
         url.protocol = url.protocol.replace('http', 'ws')
         this.#link = overSocket(new Socket(url.href, [protocol, REFUSES, ...(shown ? [`polybus.token.${shown}`] : [])]), ...on)
