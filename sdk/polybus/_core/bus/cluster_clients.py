@@ -1,4 +1,4 @@
-"""Sends to clients that are connected to other nodes of the cluster, and to all connections of a user."""
+"""`RemotePeer`, a client of another node, and `User`, who may have connections to this bus and to other nodes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _PATIENCE = 2.0
 """Seconds to wait for the user's node, or for the engine to process announcements."""
 
 
-class RemoteParty(Struct, frozen=True, eq=False):
-    """A client or user in the cluster."""
+class ClusterParty(Struct, frozen=True, eq=False):
+    """Sends through the cluster, to a client of another node or to a user."""
 
     host: LinkRegistry
     to: ToClient | ToUser
@@ -87,7 +87,7 @@ class RemoteParty(Struct, frozen=True, eq=False):
         return Disconnected(f"{who}, and this bus is not in a cluster", "", False)
 
 
-class UserParty(RemoteParty, frozen=True, eq=False):
+class UserParty(ClusterParty, frozen=True, eq=False):
     """Sends to the user's newest connection to this bus, or through the cluster if there is none."""
 
     to: ToUser
@@ -97,7 +97,7 @@ class UserParty(RemoteParty, frozen=True, eq=False):
 
     def _way(self) -> Party:
         newest = max(self.here(), key=lambda peer: peer.connected_at, default=None)
-        return newest if newest is not None else RemoteParty(self.host, self.to)
+        return newest if newest is not None else ClusterParty(self.host, self.to)
 
     def send_request(
         self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
@@ -120,7 +120,7 @@ class UserParty(RemoteParty, frozen=True, eq=False):
 
 class ClusterVerbs(PartyVerbs):
     __slots__ = ()
-    _party: RemoteParty  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
+    _party: ClusterParty  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
 
     @overload
     async def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
@@ -152,7 +152,7 @@ class RemotePeer(ClusterVerbs):
     __slots__ = ("_party", "id", "identity_key", "node", "protocol")
 
     def __init__(self, links: LinkRegistry, id: str, node: str, identity_key: str | None = None, protocol: str = "") -> None:
-        self._party: RemoteParty = RemoteParty(links, ToClient(node, id))
+        self._party: ClusterParty = ClusterParty(links, ToClient(node, id))
         self.id: str = id
         self.node: str = node
         self.identity_key: str | None = identity_key
