@@ -29,7 +29,7 @@ from .headers import size_of
 from .integrations import durables_of, middleware_of
 from .message import Kind, Message
 from .outcomes import code_of, described, kind_of, only_of, told_code
-from .plugins.extensions import party_of
+from .plugins.extensions import core_of
 from .plugins.tools import Warnings, check_given, shown
 
 if TYPE_CHECKING:
@@ -324,7 +324,7 @@ class OutgoingSpans:
             if message.kind is Kind.PUBLISH:
                 return self._publication(message)
             peer = message.peer
-            server = peer.address if peer is not None and party_of(peer).link.upstream else None
+            server = peer.address if peer is not None and core_of(peer).link.upstream else None
             leaving = self._asked.get((message.subject, server)) or self._leaving(message, server)
             span = telemetry.tracer.start_span(leaving.name, None, leaving.kind, leaving.facts)
             if span.is_recording():

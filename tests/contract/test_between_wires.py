@@ -19,7 +19,7 @@ from polybus import Bus, Cluster, Context, Limits, Message, Peer, Route, Store, 
 from polybus.body import JSON, OCTETS, TEXT, BodyFormat, read_body
 from polybus.errors import BadRequest, BusError, Code, EncodeError, RemoteProtocolError, RequestError
 from polybus.message import Kind
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
 from polybus.protocols._protobuf import ANY
 from polybus.protocols.csb.bodies import BASE64_FORMAT, FORM_FORMAT
@@ -84,7 +84,7 @@ async def joined(stack: AsyncExitStack, name: str, server: Bus, connects: Bus | 
 
 def format_of(client: Bus, given: BodyFormat | None) -> BodyFormat:
     (peer,) = client.peers
-    chosen: BodyFormat = party_of(peer).link.adapter.codec(Limits()).formats[0] if given is None else given
+    chosen: BodyFormat = core_of(peer).link.adapter.codec(Limits()).formats[0] if given is None else given
     return chosen
 
 
@@ -95,12 +95,12 @@ def claimed(client: Bus, kind: Kind, subject: str, body: bytes, body_format: Bod
 
 def publish(client: Bus, subject: str, body: bytes, body_format: BodyFormat | None) -> None:
     (peer,) = client.peers
-    party_of(peer).link.publish(claimed(client, Kind.PUBLISH, subject, body, body_format), party_of(peer), math.inf)
+    core_of(peer).link.publish(claimed(client, Kind.PUBLISH, subject, body, body_format), core_of(peer), math.inf)
 
 
 def asked(client: Bus, subject: str, body: bytes, body_format: BodyFormat | None) -> Awaitable[Any]:
     (peer,) = client.peers
-    reply: Awaitable[Any] = party_of(peer).pass_on(claimed(client, Kind.REQUEST, subject, body, body_format), 5)
+    reply: Awaitable[Any] = core_of(peer).pass_on(claimed(client, Kind.REQUEST, subject, body, body_format), 5)
     return reply
 
 
@@ -237,7 +237,7 @@ async def test_an_answer_comes_out_of_a_bridge_as_one_or_is_an_error(world: Worl
                 body, chosen = said[-1]
                 given = Message(Kind.RESPONSE, ctx.message.subject, ctx.message.id, body, chosen, checked=body)
                 given.reply_to = ctx.message.reply_to
-                party_of(ctx.peer).link.answer(given, party_of(ctx.peer))
+                core_of(ctx.peer).link.answer(given, core_of(ctx.peer))
 
             services[name] = await joined(stack, name, service, connects=Bus(limits=PATIENT))
             await stack.enter_async_context(bridge(gateway, services[name], routes=[Route(ASKED[name], UPDATE, {"request"})]))
@@ -334,10 +334,10 @@ async def test_a_tunnel_hands_over_the_frames_that_were_sent_and_costs_no_outer_
                 tunnels[name, far] = await stack.enter_async_context(connect(outer.tunnel(f"by{number}.7"), protocol="ubre"))
         for (name, far), client in tunnels.items():
             (peer,) = client.peers
-            assert party_of(peer).link.transport is not None
+            assert core_of(peer).link.transport is not None
             before = inner.stats().malformed
             for body in FRAMES:
-                party_of(peer).link.transport.send(body)
+                core_of(peer).link.transport.send(body)
                 await anyio.sleep(0.01)
             assert inner.stats().malformed - before == len(FRAMES), (name, far)
             assert await client.request("hello", name, timeout=5) == name, (name, far)

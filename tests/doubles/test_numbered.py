@@ -13,7 +13,7 @@ from polybus.body import JSON
 from polybus.errors import Code, Disconnected, Unauthorized
 from polybus.events import BusEvent, LinkDown, LinkUp, PeerSlow
 from polybus.limits import Limits
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from tests.loops import virtual_asyncio  # noqa: F401  # the fixture `anyio_backend`
 from tests.support import BOUND, eventually
 
@@ -316,7 +316,7 @@ async def test_what_waits_for_a_client_that_has_gone_never_reaches_the_next_unde
         for late in (server.publish("secret", 2, to=gone), gone.request(7, "secret"), gone.notify(7, "secret")):
             with pytest.raises(Disconnected):
                 await late
-        party_of(gone).link.answer(Message(Kind.UNSUBSCRIBE, "secret"), party_of(gone))
+        core_of(gone).link.answer(Message(Kind.UNSUBSCRIBE, "secret"), core_of(gone))
         (peer,) = server.peers
         await peer.publish("open", 4)
         assert (await new.next()).subject == "open"

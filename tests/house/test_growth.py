@@ -22,7 +22,7 @@ import polybus
 from polybus import Broker, Bus, Identity, Limits, Peer, Reply, connect
 from polybus._core.runtime.deadline_timer import DeadlineTimer
 from polybus._core.runtime.runtime import Runtime
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.support import eventually
 
@@ -152,19 +152,19 @@ async def _a_request_that_is_given_up(count: int, table: Table) -> None:
 @case
 async def _the_deadline_of_one_request_of_many(count: int, table: Table) -> None:
     async with pending(count) as (_, peer, replies):
-        party_of(peer).expire(replies[0].deadline - 0.5)
+        core_of(peer).expire(replies[0].deadline - 0.5)
         for reply in replies[:TIMES]:
-            await table.act(partial(party_of(peer).expire, reply.deadline))
+            await table.act(partial(core_of(peer).expire, reply.deadline))
 
 
 @case
 async def _the_deadline_of_one_unsent_request_of_many(count: int, table: Table) -> None:
     async with pending(0) as (bus, peer, replies):
-        party_of(peer).link.pause_writing()
+        core_of(peer).link.pause_writing()
         replies += [bus.request("h", 1, timeout=1000 + number) for number in range(count)]
         for reply in replies[:TIMES]:
-            await table.act(partial(party_of(peer).expire, reply.deadline))
-        party_of(peer).link.resume_writing()
+            await table.act(partial(core_of(peer).expire, reply.deadline))
+        core_of(peer).link.resume_writing()
 
 
 @case
@@ -287,11 +287,11 @@ async def _interests_of_clients_of_a_node(count: int, table: Table) -> None:
 async def _a_publication_that_waits_in_an_outbox_with_many(count: int, table: Table) -> None:
     async with raw_server() as (url, _), connect(url, bus=Bus(limits=LIMITS)) as bus:
         (peer,) = bus.peers
-        party_of(peer).link.pause_writing()
+        core_of(peer).link.pause_writing()
         for number in range(count):
             await bus.publish("n", number, timeout=100 + number)
         await table.act_often(lambda: bus.publish("n", 1, timeout=30))
-        party_of(peer).link.resume_writing()
+        core_of(peer).link.resume_writing()
 
 
 @case

@@ -33,7 +33,7 @@ from polybus import (
 from polybus.broker import Broker
 from polybus.events import HandlerFailed
 from polybus.fastapi import attach
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.secrets import without_secrets
 from polybus.testing import pair
 from tests.refusal import refused
@@ -135,7 +135,7 @@ async def test_what_is_sent_to_a_peer_that_has_gone_is_disconnected_and_the_othe
     bus = Bus()
     async with bus.serve("ubre+memory://gone") as listener, connect(listener.url) as stays, stays.subscribe("x") as news:
         async with connect(listener.url):
-            left = next(peer for peer in bus.peers if not party_of(peer).patterns)
+            left = next(peer for peer in bus.peers if not core_of(peer).patterns)
         await eventually(lambda: left not in bus.peers)
         with pytest.raises(Disconnected, match="gone") as caught:
             await bus.publish("x", 1, to=left)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from polybus import BadReply, BadRequest, Bus, Channel, Code, Kind, LocalProtocolError, Message, Unsupported, connect
 from polybus._util.pattern_index import SubjectIndex
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.subjects import check_pattern, check_subject, matches
 from polybus.testing import pair
 from tests.refusal import refused
@@ -81,11 +81,11 @@ async def test_foreign_peers_may_use_names_with_empty_tokens_among_each_other() 
         heard.append(message.subject)
 
     async with pair(bus) as one, pair(bus) as two:
-        link = party_of(two.peers[0]).link
-        link.write(Message(Kind.SUBSCRIBE, "a..b"), party_of(two.peers[0]))
-        await eventually(lambda: any(party_of(peer).patterns for peer in bus.peers))
-        party_of(one.peers[0]).link.write(Message(Kind.PUBLISH, "a..b", None, b"1"), party_of(one.peers[0]))
-        party_of(one.peers[0]).link.write(Message(Kind.PUBLISH, "end", None, b"1"), party_of(one.peers[0]))
+        link = core_of(two.peers[0]).link
+        link.write(Message(Kind.SUBSCRIBE, "a..b"), core_of(two.peers[0]))
+        await eventually(lambda: any(core_of(peer).patterns for peer in bus.peers))
+        core_of(one.peers[0]).link.write(Message(Kind.PUBLISH, "a..b", None, b"1"), core_of(one.peers[0]))
+        core_of(one.peers[0]).link.write(Message(Kind.PUBLISH, "end", None, b"1"), core_of(one.peers[0]))
         await eventually(lambda: heard)
         assert heard == ["end"]  # no pattern matches such a name
         assert bus.stats().malformed == 0

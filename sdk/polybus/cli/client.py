@@ -18,7 +18,7 @@ from rich.text import Text
 from .. import BadRequest, Bus, Disconnected, Message, Unsupported
 from ..events import BusEvent, LinkDown, LinkUp
 from ..plugins import ProtocolFeatures
-from ..plugins.extensions import party_of
+from ..plugins.extensions import core_of
 from ..plugins.tools import in_one_line
 from ..subjects import literal_wildcards
 from .options import (
@@ -148,7 +148,7 @@ def publish(
                     raise _not_there(user)
                 await bus.user(user).publish(name, value)
                 return
-            if bus.cluster is not None or ProtocolFeatures.of(party_of(bus.peers[0]).link.adapter).keeps:
+            if bus.cluster is not None or ProtocolFeatures.of(core_of(bus.peers[0]).link.adapter).keeps:
                 from ..cluster.durable.administration import publish_stored  # an eighth of a second, only for NATS
 
                 await publish_stored(bus, name, value, timeout or FOR_EVER)
@@ -251,7 +251,7 @@ def _may_be_mute(bus: Bus) -> bool:
     if bus.cluster is not None:  # NATS has a handshake
         return False
     peer = bus.peers[0]
-    return peer.transport in _WITHOUT_HANDSHAKE and party_of(peer).speaks_extensions is None
+    return peer.transport in _WITHOUT_HANDSHAKE and core_of(peer).speaks_extensions is None
 
 
 def _silent(bus: Bus, timeout: float) -> PeerError:

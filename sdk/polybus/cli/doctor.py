@@ -37,7 +37,7 @@ from .. import (
 )
 from ..errors import RemoteProtocolError
 from ..plugins import Connector, DialOptions, ProtocolAdapter, ProtocolFeatures, Transport
-from ..plugins.extensions import party_of
+from ..plugins.extensions import core_of
 from ..plugins.registry import resolve_url
 from ..plugins.tools import EXPIRES_SOON, counted, shown, without_secrets
 from ..speedups import ACTIVE
@@ -286,10 +286,10 @@ class Examination:
 
     async def _meet(self, stack: AsyncExitStack) -> str:
         if await self.peer.extended():
-            if party_of(self.peer).negotiation.answers_only:
+            if core_of(self.peer).negotiation.answers_only:
                 return "a polybus peer that only responds on this link, to requests, publications and notifications"
             return "a polybus peer, with streams, channels, wildcards and cancellation"
-        session = party_of(self.peer).link.session
+        session = core_of(self.peer).link.session
         if session is not None and session.capabilities.patterns:
             return f"a {self._adapter.name} network, with wildcards but without streams and channels"
         return f"a {self._adapter.name} peer without polybus, or a silent peer: no streams, channels or wildcards"
@@ -320,7 +320,7 @@ class Examination:
         return f"{subject}: {answer}; round trip {median_of(times)}"
 
     def _say_of_fabric(self, subject: str | int) -> None:
-        session = party_of(self.peer).link.session
+        session = core_of(self.peer).link.session
         if session is not None and session.capabilities.filters:
             raise StepFailed(
                 f"no answer from {subject} within {self.timeout:g} s: a fabric does not report unused addresses",

@@ -12,7 +12,7 @@ from attrs import define, evolve
 from .. import Bus, BusError, Cluster, DeadlineExceeded, Disconnected, Forbidden, NoHandler
 from ..events import BusEvent, DeadLettered
 from ..plugins import ProtocolAdapter
-from ..plugins.extensions import party_of
+from ..plugins.extensions import core_of
 from ..plugins.tools import counted
 from ..protocols.nats.session import NatsSession
 from ..protocols.nats.stored import api_of
@@ -70,7 +70,7 @@ class ClusterExamination(Examination):
         }
 
     async def _look(self, stack: AsyncExitStack) -> str:
-        session = party_of(self.peer).link.session
+        session = core_of(self.peer).link.session
         assert isinstance(session, NatsSession)
         info = session.server
         said = f"nats-server {info.version or 'of an unknown version'}"
@@ -84,7 +84,7 @@ class ClusterExamination(Examination):
 
     async def _look_for_jetstream(self, stack: AsyncExitStack) -> str:
         """Check JetStream, which only `Store` and ``durable=`` require."""
-        adapter: Any = party_of(self.peer).link.adapter
+        adapter: Any = core_of(self.peer).link.adapter
         api = api_of(adapter.domain)
         try:
             answer = await self.peer.request(f"{api}INFO", timeout=min(self.timeout, _SILENCE))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from .transports import Closed, Receiver, Transport
 
 
-party_of: Callable[[Any], Any] = attrgetter("_party")
-"""Returns the internal object behind a `Peer`, a `RemotePeer` or a `User`, without running Python code."""
+core_of: Callable[[Any], Any] = attrgetter("_party")
+"""Returns the `PeerCore` behind a `Peer`, or the party behind a `RemotePeer` or `User`, without running Python code."""
 
 
 class Extension:

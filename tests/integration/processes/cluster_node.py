@@ -21,7 +21,7 @@ import attrs
 import polybus
 from polybus import Bus, Cluster, Handshake, Identity, Limits
 from polybus._core.bus.bus import parts_of
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 
 
 def tasks_here() -> list[str]:
@@ -91,7 +91,7 @@ class Node:
         self._heard.setdefault(str(message.subject), []).append(body[0])
 
     async def present(self, pattern: str) -> int:
-        return sum(pattern in party_of(peer).patterns for peer in self.bus.peers)
+        return sum(pattern in core_of(peer).patterns for peer in self.bus.peers)
 
     async def publish(self, query: dict[str, Any]) -> None:
         await self.bus.publish(query["subject"], query["body"])

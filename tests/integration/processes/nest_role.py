@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 from polybus import Bus, Limits
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 
 
 def state(bus: Bus) -> dict[str, int]:
@@ -19,8 +19,8 @@ def state(bus: Bus) -> dict[str, int]:
     return {
         "peers": len(bus.peers),
         "running": bus.stats().running,
-        "channels": sum(len(party_of(peer).channels or ()) for peer in bus.peers),
-        "calls": sum(len(party_of(peer).calls or ()) for peer in bus.peers),
+        "channels": sum(len(core_of(peer).channels or ()) for peer in bus.peers),
+        "calls": sum(len(core_of(peer).calls or ()) for peer in bus.peers),
     }
 
 

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from polybus import Backoff, Disconnected, connect
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from tests.loops import FULL
 from tests.support import free_port
 
@@ -56,7 +56,7 @@ async def test_a_kill_of_the_outer_server_fails_what_is_in_flight_and_both_level
             assert await within.request("echo", "at last", timeout=BOUND) == "at last"
             await eventually(lambda: _one_tunnel(out))
             await eventually(lambda: out.stats().pending == within.stats().pending == 0)
-            await eventually(lambda: sum(len(party_of(peer).channels or ()) for peer in out.peers) == 1)
+            await eventually(lambda: sum(len(core_of(peer).channels or ()) for peer in out.peers) == 1)
         group.cancel_scope.cancel()
 
 

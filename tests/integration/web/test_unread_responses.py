@@ -15,7 +15,7 @@ from polybus.bindings.http import server as _http_server
 from polybus.bindings.http.server import Application
 from polybus.bindings.jrep_http.server import ErraiEndpoint
 from polybus.plugins import Closed
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.protocols.uprotocol import IdFactory
 from tests.support import eventually
 
@@ -105,7 +105,7 @@ async def test_however_many_connections_read_no_answer_no_more_than_8_mib_are_ma
         assert 2 * ANSWER < library.made <= 8 * MIB
         assert ANSWER < bus._services.running.buffered <= 8 * MIB
         for peer in bus.peers:  # no answer is waited for when the bus is left
-            party_of(peer).link.abort(Closed(1006, "the test is over"))
+            core_of(peer).link.abort(Closed(1006, "the test is over"))
         group.cancel_scope.cancel()
 
 
@@ -160,7 +160,7 @@ async def test_answers_for_which_there_is_no_room_are_dropped_at_once() -> None:
                 await eventually(lambda: page.answered)
                 most = tracemalloc.get_traced_memory()[1]
                 for peer in bus.peers:
-                    party_of(peer).link.abort(Closed(1006, "the test is over"))
+                    core_of(peer).link.abort(Closed(1006, "the test is over"))
         finally:
             tracemalloc.stop()
     assert set(page.answered) == {503}
@@ -182,5 +182,5 @@ async def test_answers_of_a_batch_that_leave_are_charged_once() -> None:
         assert library.made == 20 * ANSWER
         assert library.made < bus._services.running.buffered < 1.5 * library.made
         for peer in bus.peers:
-            party_of(peer).link.abort(Closed(1006, "the test is over"))
+            core_of(peer).link.abort(Closed(1006, "the test is over"))
         group.cancel_scope.cancel()

@@ -35,7 +35,7 @@ from polybus.errors import (
 )
 from polybus.events import DeadLettered
 from polybus.plugins import Closed
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.subjects import matches
 from polybus.testing import pair
 from tests.refusal import refused
@@ -167,9 +167,9 @@ async def test_what_the_wires_carry_in_one_format_crosses_undecoded() -> None:
 
     text = b'{"a" :  1.50}'  # as nobody would write it anew
     async with bridged(Route("echo", "echo"), protocols=("ubre", "csb"), server=server) as ground:
-        party = party_of(ground.asker.peers[0])
-        assert party.link.format.encode({"a": 1.5}) != text
-        assert await party.pass_on(Message(Kind.REQUEST, "echo", None, text, party.link.format), 5) == {"a": 1.5}
+        core = core_of(ground.asker.peers[0])
+        assert core.link.format.encode({"a": 1.5}) != text
+        assert await core.pass_on(Message(Kind.REQUEST, "echo", None, text, core.link.format), 5) == {"a": 1.5}
         assert seen[0].raw == text
 
 

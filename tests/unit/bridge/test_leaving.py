@@ -13,7 +13,7 @@ from polybus import Backoff, Bus, Channel, Limits, Peer, Route, bridge, connect
 from polybus._core.bus.bridge import Bridge
 from polybus.errors import ConnectFailed, Disconnected, LocalProtocolError, NoHandler, RequestError, Unavailable
 from polybus.events import DeadLettered, LinkDown
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.refusal import refused
 from tests.support import eventually, next_event
@@ -68,7 +68,7 @@ async def joined(far: Far, *, bridges: int = 1, routes: list[Route] = EVERYTHING
 
 
 def busy(*peers: Peer) -> bool:
-    return any(party_of(peer).channels or party_of(peer).calls for peer in peers)
+    return any(core_of(peer).channels or core_of(peer).calls for peer in peers)
 
 
 # -- in a row ------------------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ async def test_streams_channels_and_tunnels_cross_as_many_bridges_as_requests_an
         async with connect(asker.tunnel("site.7"), protocol="jrep") as within:
             assert [await within.request("echo", number) for number in range(100)] == list(range(100))
         await refused(connect(asker.tunnel("elsewhere"), protocol="jrep"), ConnectFailed, match="no tunnel listener for")
-        await eventually(lambda: not far.inner.peers and not any(party_of(peer).channels for peer in asker.peers))
+        await eventually(lambda: not far.inner.peers and not any(core_of(peer).channels for peer in asker.peers))
         await asker.publish("news", "far")
         assert (await anext(news)).body == "far"
 
@@ -162,7 +162,7 @@ async def test_endless_streams_and_tunnels_are_ended_when_their_bridge_is_left(m
                 down = await next_event(events, LinkDown)
                 assert (down.code, down.reason) == (1001, "the bridge is leaving: try again later")
         await eventually(lambda: not far.inner.peers and far.bus.stats().running == 0)
-        assert not any(party_of(peer).channels for peer in (*asker.peers, *far.bus.peers))
+        assert not any(core_of(peer).channels for peer in (*asker.peers, *far.bus.peers))
 
 
 @pytest.mark.parametrize("bridges", [0, 2])

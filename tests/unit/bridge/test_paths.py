@@ -15,7 +15,7 @@ from polybus.errors import ConnectFailed, NoHandler, QueueFull, RequestError
 from polybus.events import DeadLettered
 from polybus.message import Kind
 from polybus.plugins import Closed
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.refusal import refused
 from tests.support import eventually, next_event
@@ -276,7 +276,7 @@ async def test_a_bus_whose_gateways_lead_to_the_same_goal_is_heard_once_there(pr
                 await enter(bridge(left, right, routes=CROSSING))
         number = 0
         for left, _ in gates:
-            await eventually(lambda: sum(bool(party_of(peer).patterns) for peer in near.peers) == 2)
+            await eventually(lambda: sum(bool(core_of(peer).patterns) for peer in near.peers) == 2)
             for _ in range(10):
                 await near.publish("x.news", number)
                 near.publish_nowait("x.news", number + 1)
@@ -286,7 +286,7 @@ async def test_a_bus_whose_gateways_lead_to_the_same_goal_is_heard_once_there(pr
             assert heard == list(range(number))
             seen = {peer.id for peer in near.peers}
             (peer,) = left.peers
-            party_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
+            core_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
             await eventually(lambda: len(near.peers) == 2 and {peer.id for peer in near.peers} != seen)  # noqa: B023
 
 
@@ -345,7 +345,7 @@ async def test_who_begins_to_pass_on_tells_those_who_are_connected(protocol: str
         else:
             await enter(bridge(middle, Bus(), routes=BOTH_WAYS))
         for neighbour in (client, server):
-            await eventually(lambda peer=neighbour.peers[0]: party_of(peer).passes_on is True)  # type: ignore[misc]
+            await eventually(lambda peer=neighbour.peers[0]: core_of(peer).passes_on is True)  # type: ignore[misc]
             assert await _is_marked(neighbour, middle)
 
 
@@ -377,7 +377,7 @@ async def test_what_waits_for_a_link_that_is_down_has_not_forgotten_where_it_has
         number = 0
         for gate in gates:
             (peer,) = gate.peers
-            party_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
+            core_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
             for _ in range(10):
                 await asker.publish("x.news", number)
                 await servers[0].publish("x.news", number + 1)
@@ -394,9 +394,9 @@ async def test_a_client_that_comes_back_is_known_before_it_subscribes(protocol: 
 
     def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
         if verb == "subscribe":
-            session = party_of(peer).link.session
+            session = core_of(peer).link.session
             assert session is not None
-            known.append(not session.capabilities.asks_before_publishing or party_of(peer).speaks_extensions)
+            known.append(not session.capabilities.asks_before_publishing or core_of(peer).speaks_extensions)
         return True
 
     server, gate = Bus(authorize=authorize), Bus()
@@ -405,7 +405,7 @@ async def test_a_client_that_comes_back_is_known_before_it_subscribes(protocol: 
         for times in (1, 2, 3):
             await eventually(lambda: len(known) == times)  # noqa: B023
             (peer,) = gate.peers
-            party_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
+            core_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
         await eventually(lambda: len(known) == 4)
     assert known == [True] * 4
 
@@ -414,7 +414,7 @@ async def test_nothing_overtakes_what_waits_for_room_on_one_of_two_ways() -> Non
     far, near = Bus(), Bus(limits=Limits(outbox=1))
     heard = hearing(far)
     async with pair(far, client=near), pair(far, client=near):
-        slow, _ = (party_of(peer).link for peer in near.peers)
+        slow, _ = (core_of(peer).link for peer in near.peers)
         slow.pause_writing()
 
         async def say(first: int) -> None:
@@ -439,7 +439,7 @@ async def test_who_waits_for_the_turn_of_a_publication_gives_up_at_its_deadline(
     far, near = Bus(), Bus(limits=Limits(outbox=1))
     heard = hearing(far)
     async with pair(far, client=near), pair(far, client=near):
-        slow, _ = (party_of(peer).link for peer in near.peers)
+        slow, _ = (core_of(peer).link for peer in near.peers)
         slow.pause_writing()
         await near.publish("x.news", 0)  # fills the outbox
         async with anyio.create_task_group() as group:
@@ -523,7 +523,7 @@ async def test_behind_a_broker_late_is_late_too_where_clients_are_not_asked_who_
 def say(client: Bus, subject: str, via: str, body: Any) -> None:
     (peer,) = client.peers
     raw = msgspec.json.encode(body)
-    party_of(peer).link.write(Message(Kind.PUBLISH, subject, None, raw, headers={"polybus-via": via}), party_of(peer))
+    core_of(peer).link.write(Message(Kind.PUBLISH, subject, None, raw, headers={"polybus-via": via}), core_of(peer))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -12,7 +12,7 @@ from polybus._core.link.send_queue import SendQueue, WaitingMessage
 from polybus._core.runtime.memory_budgets import cost
 from polybus.events import LinkDown, PeerSlow
 from polybus.message import Kind, Message
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import Faults, pair
 from tests.refusal import refused
 from tests.support import eventually, next_event
@@ -191,7 +191,7 @@ async def test_a_request_that_gives_up_in_an_outage_was_never_sent_and_makes_roo
 async def test_too_many_malformed_messages_end_the_link() -> None:
     bus = Bus(limits=Limits(bad_messages=5))
     async with pair(bus) as client:
-        transport = party_of(client.peers[0]).link.transport
+        transport = core_of(client.peers[0]).link.transport
         assert transport is not None
         for _ in range(7):
             transport.send(b'{"nonsense": 1}')
@@ -220,18 +220,18 @@ async def test_doubled_frames_are_answered_or_refused_and_nothing_is_left() -> N
 async def test_urgent_messages_that_overtake_leave_nothing_behind_in_an_outbox() -> None:
     async with pair(Bus()) as client:
         peer = client.peers[0]
-        box: Any = SendQueue(party_of(peer).link)
+        box: Any = SendQueue(core_of(peer).link)
 
         def add(level: int) -> None:
             message = Message(Kind.PUBLISH, "x", raw=b"x")
-            box.add(WaitingMessage(message, party_of(peer), None, 60.0, True, cost(message), level))
+            box.add(WaitingMessage(message, core_of(peer), None, 60.0, True, cost(message), level))
 
         for _ in range(1_000):
             add(0)
         for _ in range(5_000):
             add(1)
             assert box.pop() is not None
-            assert len(box._shares[party_of(peer)].droppable) <= 2 * len(box) + 65
+            assert len(box._shares[core_of(peer)].droppable) <= 2 * len(box) + 65
         assert len(box.clear()) == 1_000
         assert box.bytes == 0
 
@@ -245,7 +245,7 @@ async def test_a_peer_whose_results_exceed_the_total_loses_its_link_and_others_d
     page = Gated(bus, "page", lambda _: "x" * 8000)
     async with pair(bus) as slow, pair(bus) as quick:
         events = bus.events()
-        stalled = party_of(bus.peers[0]).link
+        stalled = core_of(bus.peers[0]).link
         replies = [slow.request("page") for _ in range(20)]
         await eventually(lambda: page.inside == 20)
         stalled.pause_writing()

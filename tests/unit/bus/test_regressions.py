@@ -25,7 +25,7 @@ from polybus.errors import (
     RequestError,
     Unauthorized,
 )
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
 from tests.refusal import refused
@@ -109,9 +109,9 @@ async def test_who_may_not_subscribe_any_more_may_still_leave() -> None:
     bus = Bus(authorize=lambda peer, verb, subject: verb != "subscribe" or allowed)
     async with pair(bus) as client:
         async with client.subscribe("news"):
-            assert party_of(bus.peers[0]).patterns
+            assert core_of(bus.peers[0]).patterns
             allowed = False
-        await eventually(lambda: not party_of(bus.peers[0]).patterns)
+        await eventually(lambda: not core_of(bus.peers[0]).patterns)
 
 
 async def test_a_publisher_that_gave_up_leaves_its_place_to_the_next() -> None:

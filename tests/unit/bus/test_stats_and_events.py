@@ -9,7 +9,7 @@ import pytest
 
 from polybus import Backoff, Bus, ConnectFailed, Kind, Message, NoHandler, RemoteError, connect
 from polybus.events import BusEvent, DeadLettered, FrameRefused, HandlerFailed, LinkDown, LinkRetrying, LinkUp
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.stats import Stats
 from polybus.testing import pair
 from polybus.testing.virtual_time import VirtualLoop
@@ -101,7 +101,7 @@ async def test_a_malformed_frame_counts_once_and_is_an_event() -> None:
     bus = answering()
     async with pair(bus) as client:
         events = bus.events()
-        transport = party_of(client.peers[0]).link.transport
+        transport = core_of(client.peers[0]).link.transport
         assert transport is not None
         transport.send(b"this is not JSON")
         event = await next_event(events, FrameRefused)
@@ -167,7 +167,7 @@ async def test_a_notification_without_a_handler_is_a_dead_letter() -> None:
         events = bus.events()
         peer = bus.peers[0]
         for subject, raw in (("nobody", b'"small"'), ("many", b'"' + b"x" * 5000 + b'"')):
-            party_of(peer).receive(Message(Kind.NOTIFY, subject, None, raw, peer=peer), 0.0)
+            core_of(peer).receive(Message(Kind.NOTIFY, subject, None, raw, peer=peer), 0.0)
         letters = [await anext(events) for _ in range(2)]
         assert [(letter.subject, letter.reason) for letter in letters if isinstance(letter, DeadLettered)] == [
             ("nobody", "no handler"),

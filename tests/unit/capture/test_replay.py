@@ -20,7 +20,7 @@ from polybus.capture.record.proxy import RecordingProxy
 from polybus.capture.replaying import client_messages
 from polybus.capture.schema import FLAG_GAP_BEFORE, FLAG_TRUNCATED
 from polybus.message import Kind
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.protocols import Csb, UProtocol
 from tests.refusal import refused
 from tests.support import eventually
@@ -428,7 +428,7 @@ async def test_a_server_that_sends_a_client_away_costs_what_is_left_of_it(tmp_pa
     @server.handle("user.get")
     async def get(body: Any, ctx: Context) -> Any:
         assert ctx.peer is not None
-        party_of(ctx.peer).link.close(4403, "go away")
+        core_of(ctx.peer).link.close(4403, "go away")
 
     async with server.serve(WS) as listener:
         report = await replay(Capture(tmp_path / "one"), listener.url)

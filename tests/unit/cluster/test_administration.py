@@ -15,7 +15,7 @@ from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.dead_letters import DeadLetter
 from polybus.cluster.durable.jetstream import JetStream
 from polybus.message import Kind, Message
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from tests.unit.answering import noting, publish_each
 from tests.unit.cluster.handlers import failing
 
@@ -180,7 +180,7 @@ async def test_a_publication_that_bears_the_words_of_a_letter_leads_to_nothing_o
         (server,) = foreign.peers
         sham = {"Polybus-Whole": "1", "polybus-left-out": "body", "Polybus-Attempts": "many", "x-shop": "7"}
         message = Message(Kind.PUBLISH, f"{name}.p.work.hard", None, body, JSON, sham)
-        party_of(server).link.publish(message, party_of(server), math.inf)
+        core_of(server).link.publish(message, core_of(server), math.inf)
         administration = Administration.of(bus)
         (letter,) = await until_letters(administration)
         assert (letter.whole, letter.left_out, letter.attempts, letter.body) == (0, "", 1, body)

@@ -16,7 +16,7 @@ from polybus.cluster.durable import delivery
 from polybus.cluster.durable.foreign import letters_of
 from polybus.errors import AmbiguousRoute, Disconnected, LocalProtocolError, NoHandler, QueueFull, Unsupported
 from polybus.events import DeadLettered
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import NatsEngine
 from tests.refusal import refused
 from tests.support import BOUND, eventually, next_event
@@ -277,7 +277,7 @@ async def test_a_subscription_at_a_stream_ends_with_its_link(engine: Any, name: 
                 await orders.receive(timeout=20)
         for gone in (link.subscribe(f"{name}.>", durable="audit"), link.subscribe(f"{name}.>", start="all")):
             await refused(gone, Disconnected)
-            assert party_of(link).link.reader is None, "nothing of it is kept"
+            assert core_of(link).link.reader is None, "nothing of it is kept"
 
 
 # -- publications ------------------------------------------------------------------------------------------------------------

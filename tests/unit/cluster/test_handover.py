@@ -17,7 +17,7 @@ from polybus.cluster.backbone import Backbone
 from polybus.cluster.client_handover import ClientHandover
 from polybus.events import PeerSlow
 from polybus.plugins import Closed, DialOptions, Transport
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.plugins.registry import resolve_url
 from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_asyncio  # noqa: F401
@@ -123,7 +123,7 @@ class World:
                 await self.nodes[node].publish(to, number)
 
     def at_node(self, node: int) -> Peer:
-        [peer] = [peer for peer in self.nodes[node].peers if not party_of(peer).link.upstream]
+        [peer] = [peer for peer in self.nodes[node].peers if not core_of(peer).link.upstream]
         return peer
 
     async def all_heard(self, *clients: Heard) -> None:
@@ -508,7 +508,7 @@ async def test_a_client_whose_connection_breaks_while_it_is_taken_over_leaves_no
         client.roaming.may.set()
         await eventually(lambda: handover.busy)
         client.roaming.may = anyio.Event()
-        party_of(world.at_node(1)).link.abort(Closed(1006, "cut"))
+        core_of(world.at_node(1)).link.abort(Closed(1006, "cut"))
         await eventually(lambda: not handover.busy)
         unanswered.let_go()
         await client.comes_back(to=2)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from polybus import Broker, Bus, BusError, Limits, TooManyRequests, connect
 from polybus._core.runtime.memory_budgets import MemoryBudget, Share, network_of
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.support import eventually
 
@@ -183,7 +183,7 @@ async def test_a_good_client_is_served_while_others_of_its_address_flood(size: i
 
 async def coming_from(bus: Bus, address: str, stack: AsyncExitStack) -> Bus:
     client = await stack.enter_async_context(pair(bus))
-    share = party_of(bus.peers[-1]).link.share
+    share = core_of(bus.peers[-1]).link.share
     assert share is not None
     share.leave(bus._services.running.addresses)
     share.join(bus._services.running.addresses, address)

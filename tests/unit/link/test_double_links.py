@@ -16,7 +16,7 @@ from polybus import Backoff, Broker, Bus, Identity, Kind, Limits, Message, Peer,
 from polybus._core.peer.peer_core import PeerCore
 from polybus._core.runtime.loop_prevention import BusIdentities
 from polybus.plugins import Closed, SessionOutput
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.support import BOUND, eventually
 
@@ -232,7 +232,7 @@ async def stranger(url: str, *said: str, claim: str | None = None) -> AsyncItera
     """Somebody who dials a bus and has not its interest at heart: a bus whose frames a test reads, and can make up."""
     frames: list[dict[str, Any]] = []
     async with connect(url, bus=barrier(Bus())) as client:
-        link = party_of(client.peers[0]).link
+        link = core_of(client.peers[0]).link
         receive: Any = link.session.receive
 
         class Spy:
@@ -319,7 +319,7 @@ async def test_who_dials_twice_learns_only_its_own_ids_and_nobody_misses_anythin
             id = a._services.id
             for via in (learned, learned.replace(id, "y"), f"-.0..0,{id}", f"{id}.0.{id}.999,z"):
                 forged = Message(Kind.PUBLISH, "news.x", None, b'"forged"', headers={"polybus-via": via})
-                party_of(peer).link.write(forged, party_of(peer))
+                core_of(peer).link.write(forged, core_of(peer))
             await peer.request("barrier")
             for number in range(5):
                 await a.publish("news.x", number)
@@ -386,8 +386,8 @@ async def test_a_subscriber_that_comes_while_an_upstream_has_not_answered_misses
             identities._asked.clear()
             identities._proofs.clear()
             identities._told.clear()
-            a._pubsub.announcer.introduce(party_of(busy_peer))
-            assert party_of(busy_peer) in identities.pending
+            a._pubsub.announcer.introduce(core_of(busy_peer))
+            assert core_of(busy_peer) in identities.pending
             async with b.connect(to_a.url), reading(at_b):
                 for number in range(5):
                     await a.publish("news.x", number)
@@ -418,17 +418,17 @@ async def test_hellos_that_wait_for_an_upstream_to_answer_are_charged_in_one_tas
                 answers += await stream.receive()
             (peer,) = a.peers
             waiting = 200 - answers.count(b"success")
-            assert party_of(peer).budget.held > waiting * 1000
+            assert core_of(peer).budget.held > waiting * 1000
             assert waiting == 200 if waiting_bytes > 1_000_000 else 0 < waiting < 20, "the others do not wait"
-            assert len(party_of(peer)._scopes or ()) == 1
+            assert len(core_of(peer)._scopes or ()) == 1
             identities.take_proof(upstream, None)
             while answers.count(b"success") < 200:
                 answers += await stream.receive()
-            assert party_of(peer).budget.held == 0
-            identities.pending[upstream] = identities.held_out[party_of(peer)] = None
+            assert core_of(peer).budget.held == 0
+            identities.pending[upstream] = identities.held_out[core_of(peer)] = None
             await stream.send(len(frame).to_bytes(4, "big") + frame)
-            await eventually(lambda: party_of(peer).budget.held > 0)
-        await eventually(lambda: party_of(peer).budget.held == 0 and not a.peers)
+            await eventually(lambda: core_of(peer).budget.held > 0)
+        await eventually(lambda: core_of(peer).budget.held == 0 and not a.peers)
 
 
 # -- what is kept --------------------------------------------------------------------------------------------------------
@@ -491,10 +491,10 @@ async def test_a_bus_that_comes_back_says_who_it_is_before_what_waited_for_the_c
         async with a.connect(to_b.url, backoff=SOON), b.connect(to_a.url, backoff=SOON) as peer, reading(at_b):
             a.on("poke")(partial(_note, []))
             await all_is_there(a, b)
-            party_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
+            core_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
             b.publish_nowait("poke", to=peer)
             if asked:  # a question that waits itself does not count
-                _ = party_of(peer).negotiation.ask()
+                _ = core_of(peer).negotiation.ask()
             await eventually(lambda: at_b.has(1))
             await all_is_there(a, b)
             at_b.check(1)

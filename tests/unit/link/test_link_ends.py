@@ -15,7 +15,7 @@ from polybus._core.link.receiver import ConnectionReceiver
 from polybus.errors import RemoteProtocolError
 from polybus.events import LinkDown
 from polybus.plugins import Closed, DialOptions, Receiver, Role, Transport
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.protocols import Ubre
 from polybus.protocols.ubre.session import ShortUbreSession, UbreSession
 from polybus.testing import pair
@@ -263,7 +263,7 @@ async def test_who_waits_for_a_peer_that_breaks_the_framing_is_told_at_once() ->
             with anyio.fail_after(BOUND), pytest.raises(Disconnected, match="frame of 4294967295 bytes") as caught:
                 await bus.request("anything", timeout=600)
             assert caught.value.sent
-            assert not party_of(bus.peers[0]).gone, "it is to come back"
+            assert not core_of(bus.peers[0]).gone, "it is to come back"
             over.set()
 
 
@@ -278,7 +278,7 @@ async def test_a_server_that_waits_for_a_client_that_breaks_the_framing_is_told_
             await stream.send(b"\xff\xff\xff\xff")
             with anyio.fail_after(BOUND), pytest.raises(Disconnected, match="frame of 4294967295 bytes"):
                 await waiting
-            assert party_of(peer).gone
+            assert core_of(peer).gone
             with anyio.fail_after(BOUND), pytest.raises(Disconnected):
                 await peer.request("anything more", timeout=600)
 
@@ -299,7 +299,7 @@ async def test_a_server_tells_of_a_connection_that_ends_for_what_its_peer_did_or
     bus = Bus()
     async with bus.serve("ubre+memory://stalled"), connect("ubre+memory://stalled"):
         await eventually(lambda: bus.peers)
-        link = party_of(bus.peers[0]).link  # another may be up before this end is looked at
+        link = core_of(bus.peers[0]).link  # another may be up before this end is looked at
         assert link.transport is not None
         link.transport.abort(why)
         await eventually(lambda: link.state.name != "UP")
@@ -350,7 +350,7 @@ async def test_a_session_of_a_plug_in_that_gives_no_output_costs_its_link_at_onc
 @pytest.mark.parametrize("comes", ["by itself", "in a frame"])
 async def test_a_bug_behind_a_session_costs_its_link_and_a_signal_is_raised_too(comes: str, error: BaseException) -> None:
     async with pair(Bus(), reconnect=True) as client:
-        link, events = party_of(client.peers[0]).link, client.events()
+        link, events = core_of(client.peers[0]).link, client.events()
 
         def broken(*of: Any) -> Any:
             raise error

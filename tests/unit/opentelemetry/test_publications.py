@@ -13,7 +13,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from opentelemetry.trace import StatusCode
 
 from polybus import Bus, Channel, Context, NotFound, Route, bridge, connect
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.protocols import Up
 from polybus.testing import pair
 from tests.support import BOUND, eventually
@@ -87,7 +87,7 @@ async def test_peers_that_read_no_headers_get_a_publication_without_and_others_t
         bare_client(listener.url) as bare,
     ):
         await bare.send(subscribe="news.today")
-        await eventually(lambda: sum("news.today" in party_of(peer).patterns for peer in server.peers) == 1)
+        await eventually(lambda: sum("news.today" in core_of(peer).patterns for peer in server.peers) == 1)
         await server.publish("news.today", 1, headers={"x-tenant": "a"})
         server.publish_nowait("news.today", 2)
         headers = [(await news.receive(BOUND)).headers for _ in range(2)]

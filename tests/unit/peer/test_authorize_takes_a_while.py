@@ -7,7 +7,7 @@ import pytest
 
 from polybus import Bus, Limits, Peer, TooLarge, connect
 from polybus._core.peer.peer_core import PeerCore
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.loops import virtual_asyncio  # noqa: F401  # the fixture `anyio_backend`
 
@@ -106,7 +106,7 @@ async def test_a_publication_that_cannot_be_sent_once_authorize_has_decided_is_t
     heard, server = hearing(client), Bus(authorize=(slow := Slow("deliver")))
     async with pair(server, client=client):
         await anyio.sleep(1)
-        link = party_of(server.peers[0]).link
+        link = core_of(server.peers[0]).link
         publish = type(link).publish
 
         def narrow(link: Any, message: Any, *more: Any) -> Any:

@@ -14,7 +14,7 @@ from polybus import BadRequest, Bus, Disconnected, Limits, Message, RequestCance
 from polybus.body import JSON
 from polybus.message import Kind
 from polybus.plugins import Closed
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.plugins.hello import HELLO
 from polybus.plugins.registry import find_protocol
 from polybus.protocols._protobuf import ANY, pack
@@ -64,7 +64,7 @@ async def test_a_peer_that_answers_late_is_known_as_ours() -> None:
         await refused(client.subscribe("a.*"), Unsupported, "has not answered")
         assert client.stats().pending == 0
         busy.go_on.set()
-        await eventually(lambda: party_of(client.peers[0]).speaks_extensions)
+        await eventually(lambda: core_of(client.peers[0]).speaks_extensions)
         assert await read(client) == [1]
         async with client.subscribe("a.*") as heard:
             await busy.bus.publish("a.b", 2)
@@ -81,7 +81,7 @@ async def test_patterns_are_told_to_a_peer_that_answers_late(caplog: pytest.LogC
         await eventually(lambda: "gets no subscription to 'a.*' until it has said that it is a polybus peer" in caplog.text)
         assert "it may be a bare peer, or busy" in caplog.text
         busy.go_on.set()
-        await eventually(lambda: {"first", "a.*"} <= set(party_of(busy.bus.peers[0]).patterns or ()))
+        await eventually(lambda: {"first", "a.*"} <= set(core_of(busy.bus.peers[0]).patterns or ()))
         await busy.bus.publish("a.b", 2)
         await eventually(lambda: heard == [2])
 
@@ -91,7 +91,7 @@ async def test_a_peer_that_cannot_be_told_of_a_pattern_does_not_keep_it_from_the
     client, server, heard = Bus(), Bus(), list[Any]()
     async with pair(Bus(), client=client, faults=Faults(seed=1, drop=1.0)), pair(server, client=client):
         client.on("a.*")(lambda body: heard.append(body))
-        await eventually(lambda: party_of(server.peers[0]).patterns)
+        await eventually(lambda: core_of(server.peers[0]).patterns)
         await server.publish("a.b", 1)
         await eventually(lambda: heard == [1])
         await refused(client.subscribe("b.*"), Unsupported, "has not answered")
@@ -106,8 +106,8 @@ async def test_a_silent_peer_is_asked_once_at_a_time_and_again_at_the_next_use()
                 for _ in range(3):
                     group.start_soon(unanswered, client)
             assert client.stats().sent == before + asked
-        assert party_of(client.peers[0]).speaks_extensions is None
-        assert len(party_of(client.peers[0]).negotiation._late or ()) == 30  # those of which an answer would still be known
+        assert core_of(client.peers[0]).speaks_extensions is None
+        assert len(core_of(client.peers[0]).negotiation._late or ()) == 30  # those of which an answer would still be known
 
 
 async def test_a_bus_that_serves_does_not_wait_for_a_silent_server_where_nobody_has_dialled_in_that_it_could_be(
@@ -117,7 +117,7 @@ async def test_a_bus_that_serves_does_not_wait_for_a_silent_server_where_nobody_
     bus = Bus()
     async with bus.serve("ubre+tcp://127.0.0.1:0"), pair(Bus(), client=bus, faults=Faults(seed=1, drop=1.0)):
         identities = bus._services.running.bus_identities
-        assert [*identities.pending] == [*map(party_of, bus.peers)]
+        assert [*identities.pending] == [*map(core_of, bus.peers)]
         assert not identities.held_out
 
 
@@ -134,7 +134,7 @@ async def test_who_gives_up_does_not_spoil_the_question_for_others() -> None:
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as first:
                     first.start_soon(read, client)
-                    await eventually(lambda: party_of(client.peers[0]).negotiation.probe is not None)
+                    await eventually(lambda: core_of(client.peers[0]).negotiation.probe is not None)
                     group.start_soon(other)
                     await anyio.wait_all_tasks_blocked()
                     scope.cancel()
@@ -148,7 +148,7 @@ async def test_who_opens_something_while_the_link_is_down_is_told_that_it_does_n
     async with pair(Busy().bus, reconnect=True) as client:
         peer = client.peers[0]
         assert await peer.extended()
-        party_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
+        core_of(peer).link.abort(Closed(1006, "cut"), comes_back=True)
         says = rf"is down \(a {verb} does not wait for it to come back\); the request was never sent"
         await refused(getattr(client, verb)("one"), Disconnected, says)
 
@@ -261,7 +261,7 @@ async def test_nor_does_it_become_one_when_it_answers_late(protocol: str) -> Non
     async with echoing(echo, protocol) as client:
         await unanswered(client)
         echo.answers.set()
-        await eventually(lambda: party_of(client.peers[0]).speaks_extensions is False)
+        await eventually(lambda: core_of(client.peers[0]).speaks_extensions is False)
         with pytest.raises(Unsupported, match="is not a polybus peer"):
             await read(client)
         assert await client.request("echo", [1]) == [1]
@@ -272,7 +272,7 @@ async def test_nor_is_the_mirror_that_sends_back_every_frame(protocol: str) -> N
     async with echoing(Echo(protocol, frames=True), protocol) as client:
         with pytest.raises(Unsupported, match="is not a polybus peer"):
             await read(client)
-        assert party_of(client.peers[0]).speaks_extensions is False
+        assert core_of(client.peers[0]).speaks_extensions is False
 
 
 class Old(Echo):
@@ -326,7 +326,7 @@ async def test_requests_that_leave_the_queue_give_their_room_back_at_once() -> N
                 with pytest.raises(RequestCancelled):
                     await reply
             await eventually(lambda: bus.stats().waiting == bus.stats().running == 0)
-            assert party_of(peer).budget.held == 0
+            assert core_of(peer).budget.held == 0
         replies = [client.request("slow", number) for number in range(9)]
         await eventually(lambda: bus.stats().waiting == 8)
         for number in (3, 8, 1):
@@ -371,7 +371,7 @@ async def test_a_subscription_that_is_refused_counts_as_told() -> None:
     for pattern in ("a.*", "b.*"):
         client.on(pattern)(lambda body: heard.append(body))
     async with pair(bus, protocol="uprotocol", client=client):
-        await eventually(lambda: bus.peers and party_of(bus.peers[0]).patterns)
+        await eventually(lambda: bus.peers and core_of(bus.peers[0]).patterns)
         await eventually(lambda: not bus._pubsub.recipients.gets_all)
         await bus.publish("a.b", 1)
         await bus.publish("b.c", 2)
@@ -392,7 +392,7 @@ async def test_a_hello_that_cannot_be_read_is_told_so_and_costs_no_link(
         (peer,) = client.peers
         hello = Message(Kind.REQUEST, HELLO, None, body, body_format, checked=body)
         with pytest.raises(BadRequest, match="invalid hello"):
-            await party_of(peer).pass_on(hello, BOUND)
+            await core_of(peer).pass_on(hello, BOUND)
         assert await client.request("one") == 1
         assert client.stats().reconnects == 0
     assert "could not be handled" not in caplog.text

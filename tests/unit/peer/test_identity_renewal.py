@@ -10,6 +10,7 @@ import pytest
 
 from polybus import Backoff, Bus, Context, Disconnected, Forbidden, Handshake, Identity, Limits, Peer, connect
 from polybus.broker import Broker
+from polybus.plugins.extensions import core_of
 from polybus.testing import NatsEngine
 from polybus.testing.virtual_time import VirtualLoop
 from tests.support import BOUND, eventually
@@ -111,7 +112,7 @@ async def test_of_many_tokens_a_server_looks_at_two_a_second_and_at_a_few_at_onc
     async with served(door).serve("ubre+memory://renewal") as listener, connect(listener.url, headers=door.headers) as bus:
         assert await bus.peers[0].extended()
         for number in range(200):
-            _ = bus.peers[0]._party.negotiation._send({"token": str(number)})
+            _ = core_of(bus.peers[0]).negotiation._send({"token": str(number)})
             await anyio.sleep(0.01)
         assert await bus.request("who") == {"token": door.shown[-1]}
     assert 7 <= len(door.shown) - 1 <= 10
@@ -156,7 +157,7 @@ async def test_a_tunnel_has_the_renewed_identity_of_its_opener_unless_the_inner_
         connect(between.tunnel("inner"), protocol="csb", bus=Bus()) as within,
     ):
         for _ in range(3):
-            peer = inner.peers[0]._party
+            peer = core_of(inner.peers[0])
             peer.grants = {"news": True}
             now = {"token": door.shown[-1]}
             assert await within.request("who") == ("own" if has_own else now)
@@ -197,9 +198,9 @@ async def test_an_answer_of_another_client_gets_no_token_and_changes_no_pauses(c
     bus = Bus()
     bus.handle("who")(anyio.lowlevel.checkpoint)
     async with crowd(bus, headers) as peer:
-        link, before = peer._party.link, list(asked)
+        link, before = core_of(peer).link, list(asked)
         pauses = link.dialer._backoff
-        peer._party.negotiation.answered(HOSTILE)
+        core_of(peer).negotiation.answered(HOSTILE)
         await anyio.sleep(LASTS)
         assert (asked, link.dialer._backoff) == (before, pauses)
 
@@ -210,7 +211,7 @@ async def test_an_answer_of_another_client_gets_no_token_and_changes_no_pauses(c
 async def test_an_odd_time_until_an_identity_expires_is_ignored(left: Any) -> None:
     door = Door()
     async with served(door).serve("ubre+memory://renewal") as listener, connect(listener.url, headers=door.headers) as bus:
-        negotiation = bus.peers[0]._party.negotiation
+        negotiation = core_of(bus.peers[0]).negotiation
         negotiation.renewal.busy = False
         negotiation.answered({"v": 1, "expires_in": left})
         assert not negotiation.renewal.busy

@@ -1,7 +1,7 @@
 """The parts of a peer: each is made when it is first needed."""
 
 from polybus import Bus
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.unit.answering import answering
 
@@ -9,7 +9,7 @@ PARTS = ("_budget", "inbound_if_any", "_negotiation", "streams_if_any", "_subscr
 
 
 def parts(bus: Bus) -> set[str]:
-    return {name for name in PARTS if getattr(party_of(bus.peers[0]), name) is not None}
+    return {name for name in PARTS if getattr(core_of(bus.peers[0]), name) is not None}
 
 
 async def test_a_peer_has_the_parts_that_it_has_needed_and_no_others() -> None:

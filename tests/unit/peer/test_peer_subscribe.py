@@ -12,7 +12,7 @@ from attrs import frozen
 from polybus import Backoff, Bus, Context, Message, Peer, Route, Subscription, bridge, connect
 from polybus.errors import Disconnected, Unauthorized, Unsupported
 from polybus.events import LinkDown
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from polybus.transports.postmessage import MessageChannel, PortTransport
 from tests.integration.processes.raw import RawPeer
@@ -143,7 +143,7 @@ async def test_a_full_queue_drops_the_oldest_and_the_others_miss_nothing() -> No
 async def test_over_two_links_between_two_buses_each_link_has_its_own() -> None:
     left, right = Bus(), Bus()
     async with pair(left, client=right), pair(right, client=left):
-        accepted, opened = sorted(left.peers, key=lambda peer: party_of(peer).link.opened)
+        accepted, opened = sorted(left.peers, key=lambda peer: core_of(peer).link.opened)
         async with accepted.subscribe("news") as by_their_link, opened.subscribe("news") as by_our_link:
             for number in range(3):
                 await right.publish("news", number)
@@ -205,7 +205,7 @@ async def test_a_server_whose_link_is_down_is_asked_when_it_is_back() -> None:
         while not isinstance(await anext(events), LinkDown):
             pass
         async with peer.subscribe("news.*") as news:
-            await eventually(lambda: listener.peers and party_of(listener.peers[0]).patterns)
+            await eventually(lambda: listener.peers and core_of(listener.peers[0]).patterns)
             await bus.publish("news.today", 1)
             assert await bodies(news, 1) == [1]
 
@@ -226,7 +226,7 @@ async def test_a_bus_that_is_left_ends_its_subscriptions_without_an_error() -> N
     async with pair(bus := Bus()) as client:
         for peer in (client.peers[0], bus.peers[0]):
             async with peer.subscribe("news") as news, anyio.create_task_group() as group:
-                group.start_soon(party_of(peer).link.services.bus.aclose)
+                group.start_soon(core_of(peer).link.services.bus.aclose)
                 assert [message async for message in news] == []
             break
     async with Bus() as server, server.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url):

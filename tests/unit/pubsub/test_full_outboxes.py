@@ -10,7 +10,7 @@ from polybus._core.bus.bus import parts_of
 from polybus._core.pubsub import publisher as module
 from polybus.body import JSON
 from polybus.message import Kind, Message
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from tests.loops import virtual_asyncio  # noqa: F401  # the fixture `anyio_backend`
 
 LIMITS = Limits(outbox=1)
@@ -27,7 +27,7 @@ async def test_a_client_waits_for_room_until_its_deadline_and_a_server_goes_by_i
     async with server.serve(URL, when_full=when_full), connect(URL, bus=client), client.subscribe("news") as news:
         await anyio.sleep(1)
         for bus in (client, server):
-            party_of(bus.peers[0]).link.pause_writing()
+            core_of(bus.peers[0]).link.pause_writing()
         await client.publish("x", 0)
         began = anyio.current_time()
         with pytest.raises(
@@ -43,7 +43,7 @@ async def test_a_client_waits_for_room_until_its_deadline_and_a_server_goes_by_i
         if when_full == "disconnect":
             assert server.stats().reconnects == 0 and client.stats().reconnects == 1
         else:
-            party_of(server.peers[0]).link.resume_writing()
+            core_of(server.peers[0]).link.resume_writing()
             assert (await anext(news)).body == (2 if when_full == "drop_oldest" else 0)
 
 

@@ -17,7 +17,7 @@ from polybus._core.runtime.loop_prevention import Deduplicator, ViaHeader
 from polybus.body import JSON
 from polybus.errors import BadRequest, LocalProtocolError, QueueFull, ReservedSubject, SlowConsumer, TooLarge
 from polybus.events import HandlerFailed
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.stats import Counters
 from polybus.testing import pair
 from tests.support import eventually
@@ -561,7 +561,7 @@ async def test_an_on_handler_that_is_registered_while_the_bus_runs_is_announced(
     server, client, heard = Bus(), Bus(), list[int]()
     async with pair(server, client=client):
         client.on("late.*")(lambda body: heard.append(body))
-        await eventually(lambda: party_of(server.peers[0]).patterns)
+        await eventually(lambda: core_of(server.peers[0]).patterns)
         await server.publish("late.one", 1)
         await eventually(lambda: heard == [1])
 
@@ -642,7 +642,7 @@ async def test_a_peer_may_write_anything_where_publications_have_been(via: str) 
         other.subscribe("chat.>") as room,
     ):
         forged = Message(Kind.PUBLISH, "chat.room", None, b"1", headers={"polybus-via": via})
-        party_of(client.peers[0]).link.write(forged, party_of(client.peers[0]))
+        core_of(client.peers[0]).link.write(forged, core_of(client.peers[0]))
         await client.publish("chat.room", 2)
         while (await anext(room)).body != 2:
             pass
@@ -664,7 +664,7 @@ async def test_who_may_publish_something_else_cannot_take_the_place_of_a_relayed
 
         def say(client: Bus, subject: str, via: str, body: bytes) -> None:
             (peer,) = client.peers
-            party_of(peer).link.write(Message(Kind.PUBLISH, subject, None, body, headers={"polybus-via": via}), party_of(peer))
+            core_of(peer).link.write(Message(Kind.PUBLISH, subject, None, body, headers={"polybus-via": via}), core_of(peer))
 
         say(forger, "gossip", "0123456789abcdef,a", b"1")
         say(forger, "alarm", "0123456789abcdef,a", b"2")

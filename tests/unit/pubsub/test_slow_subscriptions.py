@@ -10,7 +10,7 @@ import pytest
 
 from polybus import Bus, Limits, Route, SlowConsumer, bridge, connect
 from polybus.events import SubscriptionSlow
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.support import eventually
 from tests.unit.answering import Gated
@@ -148,7 +148,7 @@ async def test_a_subscription_that_ended_as_a_slow_consumer_takes_nothing_more_a
 async def one_read(server: Bus) -> AsyncIterator[Callable[..., None]]:
     """A link of which one read brings as many publications as it is told."""
     async with pair(server):
-        link = party_of(server.peers[0]).link
+        link = core_of(server.peers[0]).link
 
         def read(count: int, first: int = 0) -> None:
             link.frames_received([b'{"publish":"x","body":%d}' % number for number in range(first, first + count)])

@@ -31,7 +31,7 @@ from polybus._core.peer.streams import Streams
 from polybus.body import JSON
 from polybus.message import Kind, Message
 from polybus.plugins import Closed
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import Faults, pair
 from tests.loops import virtual_time  # noqa: F401
 from tests.support import BOUND, eventually, let_expire
@@ -98,7 +98,7 @@ async def test_a_stream_ends_at_its_deadline_even_when_the_peer_has_gone_silent(
         await client.peers[0].extended()
     silent = Faults(seed=1, drop=1.0)
     async with pair(bus, faults=silent) as client:
-        party_of(client.peers[0]).negotiation.speaks_extensions = True  # as if it had answered before it fell silent
+        core_of(client.peers[0]).negotiation.speaks_extensions = True  # as if it had answered before it fell silent
         with pytest.raises(DeadlineExceeded) as caught:
             async with client.stream("one", timeout=0.03) as items:
                 await anext(items)
@@ -129,7 +129,7 @@ async def test_credits_that_are_no_numbers_are_ignored() -> None:
         await anext(items)
         await anyio.wait_all_tasks_blocked()
         held = counting.made
-        (channel,) = (party_of(bus.peers[0]).channels or {}).values()
+        (channel,) = (core_of(bus.peers[0]).channels or {}).values()
         for odd in (-5, 0, "many", None, 1.5, 2**40):
             channel.received_credit(odd)
         await anyio.wait_all_tasks_blocked()
@@ -279,7 +279,7 @@ async def test_a_stream_ends_with_its_error_even_if_the_wire_cannot_carry_all_of
         with pytest.raises(BadRequest):
             async with client.stream("fail") as items:
                 assert [item async for item in items] == [1]
-        await eventually(lambda: not party_of(bus.peers[0]).channels)
+        await eventually(lambda: not core_of(bus.peers[0]).channels)
 
 
 async def test_a_stream_whose_reader_went_while_its_handler_was_busy_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
@@ -298,7 +298,7 @@ async def test_a_stream_whose_reader_went_while_its_handler_was_busy_has_not_fai
     async with bus:
         async with pair(bus) as client, client.stream("lines") as stream:
             assert await anext(aiter(stream)) == 1
-            party_of(client.peers[0]).link.abort(Closed(1006, "the cable is cut"))
+            core_of(client.peers[0]).link.abort(Closed(1006, "the cable is cut"))
             await over.wait()
         await eventually(lambda: bus.stats().running == 0)
         assert bus.stats().failed == 0
@@ -364,7 +364,7 @@ async def test_an_upload_looks_complete_where_its_end_was_said(local: bool, fail
         await eventually(lambda: upload.end != "" and bus.stats().running == 0)
         assert upload.end == ("complete" if says_eof else "broken off")
         assert upload.got == [1, 2] or not says_eof
-        assert not party_of(client.peers[0]).channels and not party_of(bus.peers[0]).channels
+        assert not core_of(client.peers[0]).channels and not core_of(bus.peers[0]).channels
 
 
 async def test_an_item_that_cannot_be_written_is_raised_by_send_and_the_channel_goes_on() -> None:
@@ -564,9 +564,9 @@ async def test_a_channel_ends_with_its_link_also_when_the_link_comes_back() -> N
 
 async def test_an_item_for_a_channel_that_is_not_there_harms_nobody() -> None:
     async with pair(bus := answering()) as client:
-        party = party_of(client.peers[0])
+        core = core_of(client.peers[0])
         for kind in (Kind.ITEM, Kind.CREDIT, Kind.END, Kind.CANCEL):
-            party.link.answer(Message(kind, "", "made-up-1", body=1), party)
+            core.link.answer(Message(kind, "", "made-up-1", body=1), core)
         assert await client.request("echo", 1) == 1
         assert len(bus.peers) == 1
 
@@ -715,11 +715,11 @@ async def test_a_channel_whose_call_is_cancelled_leaves_nothing_behind() -> None
         for _ in range(3):
             async with client.channel("deaf") as ch:
                 await eventually(lambda: bus.stats().running == 1)
-                party_of(peer)._send_cancel(ch.id, "deaf")
+                core_of(peer)._send_cancel(ch.id, "deaf")
                 with pytest.raises(RequestError, match="CANCELLED"):
                     await anext(ch)
-        assert not party_of(bus.peers[0]).channels
-        assert not party_of(peer).channels
+        assert not core_of(bus.peers[0]).channels
+        assert not core_of(peer).channels
 
 
 @pytest.mark.parametrize(
@@ -735,7 +735,7 @@ async def test_a_channel_from_another_node_is_refused_as_one_from_a_peer_of_this
     id: int, mode: str, opened: int, told: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pair(bus := Bus()):
-        channels, said = party_of(bus.peers[0]).streams, list[Any]()
+        channels, said = core_of(bus.peers[0]).streams, list[Any]()
         monkeypatch.setattr(streams, "refuse_duplicate", lambda peer, message, now: said.append("duplicate"))
         monkeypatch.setattr(streams, "send_error", lambda peer, message, code, text, kind: said.append(code))
         monkeypatch.setattr(type(channels), "_begin", lambda *of: said.append("begun"))

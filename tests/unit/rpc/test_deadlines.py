@@ -17,7 +17,7 @@ from polybus._core.link.state import State
 from polybus._core.peer.peer_core import PeerCore
 from polybus._core.rpc.reply import Reply
 from polybus.plugins import Closed, Frames
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.protocols.ubre import session as ubre
 from polybus.testing import pair
 from polybus.testing.virtual_time import VirtualLoop
@@ -165,7 +165,7 @@ async def test_the_timer_knows_of_every_open_request_whatever_happens_to_its_lin
 
 async def test_a_link_that_is_cut_again_to_protect_this_process_comes_back_once() -> None:
     async with pair(Bus(), reconnect=True) as client:
-        link, sessions = party_of(client.peers[0]).link, set()
+        link, sessions = core_of(client.peers[0]).link, set()
         for _ in range(2):
             link.abort(Closed(1013, "too slow"), comes_back=True)
         while link.state is not State.DOWN:  # for some turns only
@@ -183,7 +183,7 @@ async def test_deadlines_are_kept_although_a_session_fails_when_one_has_passed(m
     bus, client = Bus(), Bus()
     async with pair(bus, client=client), pair(bus, client=client):
         first, second = client.peers
-        failing = party_of(first).link.session
+        failing = core_of(first).link.session
 
         def fails(self: Any, key: Any, now: float) -> Frames:
             if self is failing:

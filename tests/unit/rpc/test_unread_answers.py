@@ -11,7 +11,7 @@ import pytest
 from polybus import Bus, Disconnected, Limits, TooManyRequests
 from polybus._core.peer import inbound_calls
 from polybus._core.rpc.reply import Reply
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.support import eventually
 from tests.unit.answering import Gated
@@ -58,7 +58,7 @@ KINDS = pytest.mark.parametrize("subject", ["at.once", "after.a.wait", "in.a.thr
 @asynccontextmanager
 async def not_reading(client: Bus) -> AsyncIterator[None]:
     """As long as the block lasts, nothing that comes to a client is read."""
-    transport: Any = party_of(client.peers[0]).link.transport
+    transport: Any = core_of(client.peers[0]).link.transport
     transport.pause_reading()
     try:
         yield
@@ -245,14 +245,14 @@ async def test_answers_that_are_not_large_for_a_minute_are_not_expected_to_be(mo
         return "x" * body
 
     async with pair(bus, client=Bus(limits=Limits(message=9 * MIB))) as client:
-        link = party_of(bus.peers[0]).link
+        link = core_of(bus.peers[0]).link
         assert link.transport is not None
         await client.request("page", ANSWER)
         bus._lookup.handlers["page"].answers.weight = 5 * MIB  # as if it had been that
         replies = [client.request("page", 0) for _ in range(3)]
         await eventually(lambda: inside == 2 and bus.stats().waiting == 2)
         bus._lookup.handlers["page"].answers._until = bus._services.running.time()
-        bus._services.running.deadlines.watch(party_of(bus.peers[0]), bus._services.running.time())
+        bus._services.running.deadlines.watch(core_of(bus.peers[0]), bus._services.running.time())
         await eventually(lambda: inside == 4)
         go.set()
         await all_of(replies, 0)
@@ -269,7 +269,7 @@ async def test_a_peer_that_reads_slowly_gets_all_it_has_asked_for_in_the_order_i
 
     async with pair(bus) as client:
         await client.request("number", -1)
-        transport: Any = party_of(client.peers[0]).link.transport
+        transport: Any = core_of(client.peers[0]).link.transport
         replies = [client.request("number", number) for number in range(80)]
         while not replies[-1].done():
             transport.pause_reading()
@@ -320,7 +320,7 @@ async def test_requests_that_wait_for_their_peer_to_read_end_with_it() -> None:
     Library(bus)
     async with pair(bus) as client:
         await client.request("at.once", ANSWER)
-        link = party_of(bus.peers[0]).link
+        link = core_of(bus.peers[0]).link
         async with not_reading(client):
             replies = [client.request("at.once", ANSWER) for _ in range(80)]
             await eventually(lambda: bus.stats().waiting >= 70)

@@ -13,7 +13,7 @@ from polybus._core.tunnel import WINDOW, FrameChannel
 from polybus.events import LinkDown
 from polybus.message import Kind
 from polybus.plugins import Closed
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.refusal import refused
 from tests.support import eventually, let_expire, next_event
@@ -24,8 +24,8 @@ from tests.unit.tunnel.test_tunnels import Heard, nothing_is_left, offered, the_
 async def opened(bus: Bus, name: str, facts: Any, credit: int = WINDOW) -> FrameChannel:
     """A tunnel with any body in its open, let in."""
     peer = bus.peers[0]
-    channel = FrameChannel(party_of(peer), name, 0, text=False)
-    await party_of(peer).streams.open_channel(channel, facts, "tunnel", None, credit)
+    channel = FrameChannel(core_of(peer), name, 0, text=False)
+    await core_of(peer).streams.open_channel(channel, facts, "tunnel", None, credit)
     await channel.acceptance()
     return channel
 
@@ -144,7 +144,7 @@ async def test_an_opener_that_is_gone_when_it_would_be_let_in_leaves_no_link_beh
         try:
             await begun.wait()
             the_channel(out).cut(Closed(1000, "gone"))
-            await eventually(lambda: not party_of(front.peers[0]).channels)
+            await eventually(lambda: not core_of(front.peers[0]).channels)
         finally:
             go.set()
         await eventually(lambda: nothing_is_left(front, out))
@@ -159,12 +159,12 @@ async def test_an_opener_that_is_gone_when_it_would_be_let_in_leaves_no_link_beh
 @pytest.mark.parametrize("item", [7, "no base64!", "YQ="], ids=str)
 async def test_an_item_that_is_no_frame_ends_its_tunnel_and_nothing_else(item: Any, waits: bool) -> None:
     async with tunnelled(inner := answering()) as (_, out, within):
-        transport: Any = party_of(inner.peers[0]).link.transport
+        transport: Any = core_of(inner.peers[0]).link.transport
         if waits:
             transport.pause_reading()
             await anyio.lowlevel.checkpoint()
         events = within.events()
-        party_of(out.peers[0]).streams.channel_send(the_channel(out), Kind.ITEM, item, None, {})
+        core_of(out.peers[0]).streams.channel_send(the_channel(out), Kind.ITEM, item, None, {})
         if waits:
             await out.request("echo", 0)  # so the item is there, and waits
             transport.resume_reading()
@@ -178,7 +178,7 @@ async def test_a_frame_may_come_as_text_in_base64() -> None:
     async with tunnelled(answering()) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
         heard = Heard(near)
-        party_of(front.peers[0]).streams.channel_send(far, Kind.ITEM, base64.b64encode(b"\x00\x01\xff").decode(), None, {})
+        core_of(front.peers[0]).streams.channel_send(far, Kind.ITEM, base64.b64encode(b"\x00\x01\xff").decode(), None, {})
         await eventually(lambda: heard.frames == [b"\x00\x01\xff"])
 
 
@@ -194,7 +194,7 @@ async def test_items_after_the_end_of_their_half_are_no_frames_any_more(unread: 
             near.put(b"nobody reads this")
         far.put(b"before")
         far.close(Closed(1000))
-        party_of(front.peers[0]).streams.channel_frame(far, b"behind", None)
+        core_of(front.peers[0]).streams.channel_frame(far, b"behind", None)
         far.put(b"refused by its own end")
         await eventually(lambda: heard.ends)
         assert await out.request("echo", 1) == 1
@@ -211,7 +211,7 @@ async def test_an_outer_connection_that_takes_nothing_holds_the_inner_writer_and
     async with tunnelled(answering(), outer=answering(limits=Limits(outbox=outbox))) as (front, out, _):
         near, far = the_channel(out), the_channel(front)
         heard, writer = Heard(near), Heard(far)
-        reader: Any = party_of(out.peers[0]).link.transport
+        reader: Any = core_of(out.peers[0]).link.transport
         reader.pause_reading()
         sent = 0
         while not far.queued:
@@ -260,7 +260,7 @@ async def test_a_goodbye_behind_frames_that_nobody_takes_is_said_without_them_af
         channel = the_channel(out)
         while not channel.queued:
             channel.put(b"\x00" * 10)
-        transport: Any = party_of(within.peers[0]).link.transport
+        transport: Any = core_of(within.peers[0]).link.transport
         transport.close(1000, "")
         channel.watch(channel._since + 0.01, 30.0, 0.02)
         assert channel.queued

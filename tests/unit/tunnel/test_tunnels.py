@@ -14,7 +14,7 @@ from polybus._core.peer.negotiation import ExtensionProbe
 from polybus.errors import ConnectFailed, Disconnected, Forbidden, LocalProtocolError, ReservedSubject, SlowConsumer
 from polybus.events import LinkDown, LinkUp
 from polybus.plugins import Closed
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.protocols import Ubre, UProtocol
 from polybus.testing import pair
 from tests.refusal import refused
@@ -48,12 +48,12 @@ async def tunnelled(
 
 def nothing_is_left(*buses: Bus) -> bool:
     """Of tunnels."""
-    return not any(party_of(peer).channels or party_of(peer).calls for bus in buses for peer in bus.peers)
+    return not any(core_of(peer).channels or core_of(peer).calls for bus in buses for peer in bus.peers)
 
 
 def the_channel(bus: Bus) -> Any:
     """The one channel that the bus has open."""
-    (channel,) = (party_of(bus.peers[0]).channels or {}).values()
+    (channel,) = (core_of(bus.peers[0]).channels or {}).values()
     return channel
 
 
@@ -294,14 +294,14 @@ async def test_who_reads_nothing_is_sent_no_more_than_it_granted_and_gets_all_wh
     inner = answering()
     async with tunnelled(inner) as (_, out, within):
         channel = the_channel(out)
-        transport: Any = party_of(inner.peers[0]).link.transport
+        transport: Any = core_of(inner.peers[0]).link.transport
         transport.pause_reading()
         await anyio.lowlevel.checkpoint()
         replies = [within.request("echo", number) for number in range(1000)]
         await eventually(lambda: channel._credit == 0 and transport._channel._granted == 0)
         assert 0 < channel.queued < 1_000_000
-        assert len(party_of(out.peers[0]).link.outbox or ()) < 100
-        assert party_of(within.peers[0]).link.paused
+        assert len(core_of(out.peers[0]).link.outbox or ()) < 100
+        assert core_of(within.peers[0]).link.paused
         assert await out.request("echo", "outer") == "outer"
         transport.resume_reading()
         assert [await reply for reply in replies] == list(range(1000))
@@ -357,12 +357,12 @@ async def test_whoever_publishes_without_a_pause_is_held_back_when_the_tunnel_ha
 
 async def test_what_nobody_has_read_when_a_tunnel_ends_is_not_charged_any_longer() -> None:
     async with tunnelled(inner := answering()) as (front, out, within):
-        transport: Any = party_of(inner.peers[0]).link.transport
+        transport: Any = core_of(inner.peers[0]).link.transport
         transport.pause_reading()
         await anyio.lowlevel.checkpoint()
         replies = [within.request("echo", number, timeout=100) for number in range(100)]
-        await eventually(lambda: party_of(front.peers[0]).budget.held > 0)
-        budget = party_of(front.peers[0]).budget
+        await eventually(lambda: core_of(front.peers[0]).budget.held > 0)
+        budget = core_of(front.peers[0]).budget
         await front.peers[0].aclose("a hiccup")
         for reply in replies:
             with pytest.raises(Disconnected):
@@ -373,31 +373,31 @@ async def test_what_nobody_has_read_when_a_tunnel_ends_is_not_charged_any_longer
 
 async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and_nothing_else() -> None:
     async with offered(answering()) as (_, out):
-        party = party_of(out.peers[0])
-        negotiation = party.negotiation  # it is being asked, and does not answer
-        negotiation.probe = ExtensionProbe(party.link.runtime.loop, "hello", Any, 0.0, 1.0, _peer=party)
+        core = core_of(out.peers[0])
+        negotiation = core.negotiation  # it is being asked, and does not answer
+        negotiation.probe = ExtensionProbe(core.link.runtime.loop, "hello", Any, 0.0, 1.0, _peer=core)
         negotiation.speaks_extensions = None
         with anyio.move_on_after(0.01) as scope:
             async with connect(out.tunnel("plant.7"), protocol="csb"):
                 pass
         assert scope.cancelled_caught
-        assert not party_of(out.peers[0]).channels
+        assert not core_of(out.peers[0]).channels
 
 
 @pytest.mark.parametrize("reads", [False, True])
 async def test_a_peer_that_sends_more_frames_than_it_was_granted_loses_its_tunnel_alone(reads: bool) -> None:
     async with tunnelled(inner := answering()) as (front, out, within):
         channel = the_channel(out)
-        transport: Any = party_of(inner.peers[0]).link.transport
+        transport: Any = core_of(inner.peers[0]).link.transport
         if not reads:
             transport.pause_reading()
         events = within.events()
         await anyio.lowlevel.checkpoint()
         for _ in range(300):
-            party_of(out.peers[0]).streams.channel_frame(channel, b"\x00" * 8, None)
+            core_of(out.peers[0]).streams.channel_frame(channel, b"\x00" * 8, None)
         assert "credit" in (await next_event(events, LinkDown)).reason
         assert await out.request("echo", 1) == 1
-        await eventually(lambda: len(party_of(front.peers[0]).channels or ()) == 1)  # the one that came back
+        await eventually(lambda: len(core_of(front.peers[0]).channels or ()) == 1)  # the one that came back
 
 
 # -- ends ----------------------------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ async def test_leaving_the_inner_client_ends_the_tunnel_and_nothing_else() -> No
             assert len(inner.peers) == 2
             await other.request("echo", 2)
         await eventually(lambda: len(inner.peers) == 1)
-        assert len(party_of(front.peers[0]).channels or ()) == len(party_of(out.peers[0]).channels or ()) == 1
+        assert len(core_of(front.peers[0]).channels or ()) == len(core_of(out.peers[0]).channels or ()) == 1
         assert await within.request("echo", 3) == 3
         assert await out.request("echo", 4) == 4
         assert front.stats().running == 0  # a tunnel takes nobody's place
@@ -443,7 +443,7 @@ async def test_code_and_reason_of_a_close_arrive_on_the_other_side(outside: str,
         async with tunnelled(inner, protocol=outside) as (_, _, within):
             buses = {"server": inner, "client": within}
             events = buses[there].events()
-            party_of(buses[here].peers[0]).link.close(code, reason)
+            core_of(buses[here].peers[0]).link.close(code, reason)
             event = await next_event(events, LinkDown)
             assert (event.code, event.reason) == (code, reason)
 
@@ -462,16 +462,14 @@ async def test_the_other_half_flows_on_when_one_has_ended() -> None:
 
 async def test_an_inner_link_that_is_cut_comes_back_in_a_tunnel_of_its_own() -> None:
     async with tunnelled(answering()) as (front, out, within):
-        party_of(within.peers[0]).link.abort(Closed(1006, "cut"), comes_back=True)
+        core_of(within.peers[0]).link.abort(Closed(1006, "cut"), comes_back=True)
         assert await within.request("echo", 1) == await out.request("echo", 1) == 1
-        await eventually(
-            lambda: len(party_of(front.peers[0]).channels or ()) == len(party_of(out.peers[0]).channels or ()) == 1
-        )
+        await eventually(lambda: len(core_of(front.peers[0]).channels or ()) == len(core_of(out.peers[0]).channels or ()) == 1)
 
 
 async def test_while_the_outer_link_is_down_no_tunnel_is_opened() -> None:
     async with pair(answering(), reconnect=True) as out:
-        party_of(out.peers[0]).link.abort(Closed(1006, "cut"), comes_back=True)
+        core_of(out.peers[0]).link.abort(Closed(1006, "cut"), comes_back=True)
         await refused(connect(out.tunnel("plant.7"), protocol="csb"), ConnectFailed, match="the outer link to .* is down")
 
 
@@ -552,9 +550,9 @@ async def test_a_level_costs_a_small_request_at_most_160_bytes(inside: str, outs
         await within.request("echo", "who is there?")
         await within.peers[0].extended()
         for level, bus in (("inner", within), ("outer", out)):
-            transport: Any = party_of(bus.peers[0]).link.transport
+            transport: Any = core_of(bus.peers[0]).link.transport
             metered: Any = _Metered(transport, level, sizes)
-            party_of(bus.peers[0]).link.transport = metered
+            core_of(bus.peers[0]).link.transport = metered
         assert await within.request("echo", {"id": 7}) == {"id": 7}
         frames = dict(sizes)
         assert len(frames) == len(sizes) == 2

@@ -12,7 +12,7 @@ from ...body import JSON
 from ...errors import BusError, Code, Disconnected
 from ...message import Kind, Message
 from ...nodes import Cluster
-from ...plugins.extensions import party_of
+from ...plugins.extensions import core_of
 from ...plugins.registry import make_extension
 from ..peer.responses import response_to, send_error
 from ..pubsub.publisher import make_publication
@@ -107,13 +107,13 @@ class BusParts:
 
     async def gone(self, peer: Any) -> BusError:
         """Wait until a `Peer` has left for good, and return the reason."""
-        party: PeerCore = party_of(peer)
-        await self.services.running.notifier.until(lambda: party.gone)
+        core: PeerCore = core_of(peer)
+        await self.services.running.notifier.until(lambda: core.gone)
         try:
             self.links.check_gone()
         except BusError as error:
             return error  # more specific, such as a refusal
-        return party.departed()
+        return core.departed()
 
     def connecting(
         self,
@@ -239,7 +239,7 @@ class BusParts:
 
     def is_of_this_bus(self, message: Message) -> bool:
         """Return True if a publication comes from this bus itself or from a client whose publications it relays."""
-        if message.peer is None or (peer := party_of(message.peer)).host is not self.links:
+        if message.peer is None or (peer := core_of(message.peer)).host is not self.links:
             return True
         return peer is not self.links.inner_peer and self.pubsub.relay.takes(message)
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ..._validation import shown
 from ...errors import AmbiguousRoute, NoHandler
-from ...plugins.extensions import party_of
+from ...plugins.extensions import core_of
 from ..peer.peer import Peer
 from ..rpc.loopback import HandlerParty, Loopback
 from .cluster_clients import RemotePeer
@@ -95,7 +95,7 @@ class MessageRouting(Struct, eq=False):
             raise TypeError(
                 f"to={shown(to)} must be a Peer, as in bus.peers, bus.peers_of(key) or ctx.peer, not {type(to).__name__}"
             )
-        party: Any = party_of(to)
+        party: Any = core_of(to)
         if party.host is not self._links:
             raise ValueError(f"to={to!r} is a peer of another bus: call that bus, or the peer itself")
         found: Party = party
@@ -107,6 +107,6 @@ class MessageRouting(Struct, eq=False):
         for peer in given:
             self.named(peer)
         given = list(dict.fromkeys(given))
-        peers: list[PeerCore] = [party_of(peer) for peer in given if isinstance(peer, Peer)]
+        peers: list[PeerCore] = [core_of(peer) for peer in given if isinstance(peer, Peer)]
         remote = tuple(peer for peer in given if isinstance(peer, RemotePeer))
         return tuple(peer for peer in peers if not peer.gone), next((peer for peer in peers if peer.gone), None), remote

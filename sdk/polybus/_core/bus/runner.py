@@ -22,7 +22,7 @@ from ..._validation import check_choice, check_count, check_type, counted, secon
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...limits import Limits
 from ...plugins import ProtocolFeatures
-from ...plugins.extensions import party_of
+from ...plugins.extensions import core_of
 from ...plugins.registry import metrics_maker, resolve_url, supervise, with_tls, worker_here
 from ...retry import Backoff
 from ...secrets import without_secrets
@@ -468,7 +468,7 @@ class _Run:
     def _why_not_ready(self) -> str:
         if not self._serving or self._signalled.is_set():
             return "it does not take requests"
-        for peer in map(party_of, self._entrances):
+        for peer in map(core_of, self._entrances):
             if absence := peer.link.absence(_OUTAGE):
                 return f"the link to {without_secrets(peer.link.url)} is down {absence}"
         return self._bus.why_not_ready

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ...errors import BadRequest, BusError, Code, RequestError
 from ...plugins import Admission, Handshake
 from ...plugins.connections import cookies_of, decision
-from ...plugins.extensions import party_of
+from ...plugins.extensions import core_of
 from ...subjects import captures, matches
 from ..rpc.call import Call, failure
 from ..runtime.loop_prevention import depth_of_sender
@@ -153,7 +153,7 @@ class TunnelListener:
 
     async def _asked(self, gate: BusGate, handshake: Handshake) -> Admission:
         if self._inner.services.access.authenticate is None:
-            return _inherited(party_of(handshake.outer), handshake)
+            return _inherited(core_of(handshake.outer), handshake)
         outcome = await decision(gate, handshake)
         if isinstance(outcome, BusError):
             raise outcome

@@ -30,8 +30,8 @@ class Peer(PartyVerbs):
     __context_part__: ClassVar[ContextPart]
     __slots__ = ("__weakref__", "_party")
 
-    def __init__(self, party: PeerCore) -> None:
-        self._party: PeerCore = party  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
+    def __init__(self, core: PeerCore) -> None:
+        self._party: PeerCore = core  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
 
     def __repr__(self) -> str:
         return repr(self._party)
@@ -212,8 +212,8 @@ class Peer(PartyVerbs):
             Disconnected: On entry or while iterating, if the peer has left.
         """
         reading = reading_of(durable, retry, ack_wait, start, ordered)
-        party = self._party
-        return party.host.pubsub.subscription(pattern, returns, queue, when_full, peer=party, reading=reading)
+        core = self._party
+        return core.host.pubsub.subscription(pattern, returns, queue, when_full, peer=core, reading=reading)
 
     def tunnel(self, name: str, *, params: Mapping[str, str] | None = None) -> Connector:
         """Return a connector for a connection to this peer through the existing link. See `Bus.tunnel`.
@@ -248,5 +248,5 @@ class Peer(PartyVerbs):
             Disconnected: If the peer has left.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.notify`.
         """
-        party = self._party
-        await party.send_notify(*notification(party.services, subject, body, headers), to)
+        core = self._party
+        await core.send_notify(*notification(core.services, subject, body, headers), to)

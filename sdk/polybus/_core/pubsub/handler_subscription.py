@@ -11,7 +11,7 @@ import anyio
 from msgspec import Struct, field
 
 from ...outcomes import Misfit
-from ...plugins.extensions import party_of
+from ...plugins.extensions import core_of
 from ..peer.subscription import SubscriptionQueue
 from ..runtime.memory_budgets import OVERHEAD
 
@@ -178,7 +178,7 @@ class SubscriptionGroup(Struct, eq=False):
     def offer(self, message: Message) -> None:
         """Pass a publication to the next member, unless an engine sends a separate copy to the group."""
         peer = message.peer
-        if peer is None or not (party_of(peer).link.has_groups or (self._shared() and self._relayed(message))):
+        if peer is None or not (core_of(peer).link.has_groups or (self._shared() and self._relayed(message))):
             self.give(message)
 
     def offer_shared(self, message: Message) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from ..._util.logs import log_fields
 from ...plugins import Identity
-from ...plugins.extensions import party_of
+from ...plugins.extensions import core_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -69,7 +69,7 @@ class Context(Generic[State_co]):
         peer, extras = self.message.peer, self.message.extras
         if peer is None and extras is not None:  # sent by this process
             return extras.get("identity")
-        if peer is not None and party_of(peer).link.inner and extras is not None and "user" in extras:
+        if peer is not None and core_of(peer).link.inner and extras is not None and "user" in extras:
             return Identity(extras["user"], key=extras["user"])
         return None if peer is None else peer.identity
 

@@ -22,7 +22,7 @@ from ..._validation import in_one_line, name_of, shown
 from ...events import HandlerFailed
 from ...message import Kind, Message
 from ...outcomes import described
-from ...plugins.extensions import party_of
+from ...plugins.extensions import core_of
 from .context import Context
 from .threads import CallThreads, Threads, holds
 
@@ -77,7 +77,7 @@ def _code_of(function: Any) -> Any:
 
 def _owner_of(peer: Any) -> tuple[object, object]:
     """Return a message's address (or link) and peer, or (None, None) if this bus sent it."""
-    link = None if peer is None else party_of(peer).link
+    link = None if peer is None else core_of(peer).link
     return (link if link is None or link.share is None else link.share.address), peer
 
 

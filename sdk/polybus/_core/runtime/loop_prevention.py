@@ -30,7 +30,7 @@ from msgspec import Struct, field
 from ..._util.sources import sources
 from ...headers import VIA
 from ...message import Message
-from ...plugins.extensions import party_of
+from ...plugins.extensions import core_of
 from ...stats import Counters
 from ...subjects import canonical
 
@@ -114,7 +114,7 @@ def depth_of(peer: CallingPeer) -> int:
 
 
 def depth_of_sender(message: Message) -> int:
-    return 0 if message.peer is None else depth_of(party_of(message.peer))
+    return 0 if message.peer is None else depth_of(core_of(message.peer))
 
 
 def too_far(subject: str | int, hops: int, limit: int) -> str:

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from polybus import Bus, Context, DeadlineExceeded, Limits
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.protocols import Csb
 from polybus.testing import pair
 from polybus.testing.virtual_time import VirtualLoop
@@ -26,7 +26,7 @@ async def test_the_ids_of_cancelled_requests_are_free_after_a_round_trip() -> No
         return body
 
     async with pair(bus, protocol=Csb()) as client:
-        session: Any = party_of(client.peers[0]).link.session
+        session: Any = core_of(client.peers[0]).link.session
         for turn in range(3):
             replies = [client.request(7, b"wait") for _ in range(999)]
             assert await client.request(7, b"%d" % turn) == b"%d" % turn

@@ -12,7 +12,7 @@ from polybus import Bus, Context, DeadlineExceeded, Kind, Limits, Message, Peer
 from polybus.errors import BadReply, Code, RemoteError, RequestError
 from polybus.events import DeadLettered
 from polybus.plugins import Refused
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.protocols import Jrep
 from tests.doubles.driven import Driven
 from tests.support import BOUND, eventually
@@ -40,7 +40,7 @@ async def test_what_an_errai_client_subscribes_while_it_connects_is_not_lost() -
     bus = make_bus()
     async with served(bus, "News", "More") as (client, peer):
         await client.command("RemoteSubscribe", Subject="barrier2")
-        await eventually(lambda: "barrier2" in (party_of(peer).patterns or ()))
+        await eventually(lambda: "barrier2" in (core_of(peer).patterns or ()))
         for subject in ("News", "More", "SSEAgent"):
             await bus.publish(subject, subject)
         await eventually(lambda: [message.get("Value") for message in client.heard] == ["News", "More", "SSEAgent"])
@@ -59,7 +59,7 @@ async def test_a_list_of_subjects_with_a_reserved_one_is_refused_as_a_whole_and_
         assert told["ToSubject"] == "ClientBusErrors" and name in told["ErrorMessage"]
         assert told["Throwable"]["^EncodedType"] == "java.lang.RuntimeException"
         assert told["Throwable"]["message"] == told["ErrorMessage"]
-        assert not party_of(peer).patterns
+        assert not core_of(peer).patterns
 
 
 async def test_an_errai_client_answers_because_it_is_told_where_and_for_as_long_as_somebody_waits() -> None:
@@ -90,7 +90,7 @@ async def test_an_errai_client_that_says_back_what_is_withdrawn_has_done_nothing
                 pass
         await eventually(lambda: sum(told == ("RemoteUnsubscribe", "alarm") for told in client.told) == 250)
         await client.command("RemoteSubscribe", Subject="barrier2")
-        await eventually(lambda: "barrier2" in (party_of(peer).patterns or ()))
+        await eventually(lambda: "barrier2" in (core_of(peer).patterns or ()))
         assert bus.stats().malformed == 0
         await client.command("RemoteUnsubscribe", Subject="alarm")
         await eventually(lambda: bus.stats().malformed == 1)
@@ -101,14 +101,14 @@ async def test_an_errai_client_keeps_its_own_subscription_to_what_the_server_sub
     bus = make_bus()
     async with served(bus) as (client, peer):
         await client.subscribe("News")
-        await eventually(lambda: "News" in (party_of(peer).patterns or ()))
+        await eventually(lambda: "News" in (core_of(peer).patterns or ()))
         async with bus.subscribe("News"):
             await eventually(lambda: "News" in client.remote)
         await bus.publish("News", "still heard")
         await eventually(lambda: [message.get("Value") for message in client.heard] == ["still heard"])
         assert client.subscriptions == {"News"}
         await client.command("RemoteUnsubscribe", Subject="News")
-        await eventually(lambda: not party_of(peer).patterns)
+        await eventually(lambda: not core_of(peer).patterns)
         assert bus.stats().malformed == 0
 
 

@@ -15,7 +15,7 @@ from polybus import Backoff, Bus, BusError, Cluster, Disconnected, Store, connec
 from polybus._core.link.server_move import MovingSession, next_connection
 from polybus.events import LinkDown
 from polybus.plugins import Closed
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.protocols.nats.operations import write_json
 from polybus.testing.nats_engine import EngineClient, NatsEngine
 from tests.loops import virtual_time as anyio_backend  # noqa: F401
@@ -328,7 +328,7 @@ async def test_a_request_in_flight_while_its_link_moves_ends_where_it_began(end:
 
 async def test_what_the_old_connection_reports_is_reported_by_the_link_which_takes_facts_from_the_new_one() -> None:
     async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus:
-        link = party_of(bus.peers[0]).link
+        link = core_of(bus.peers[0]).link
         engine.inform(**ENDS)
         await anyio.sleep(0.3)
         moving: Any = link.session
@@ -359,7 +359,7 @@ async def test_a_second_connection_that_is_of_no_use_says_why(happens: Any, why:
     async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus:
         done: list[Any] = []
         transport: Any = SimpleNamespace(start=lambda receiver: None, send=done.append, abort=done.append)
-        new = next_connection(party_of(bus.peers[0]).link, transport)
+        new = next_connection(core_of(bus.peers[0]).link, transport)
         assert new is not None
         new.start()
         await engine.cut()
@@ -381,7 +381,7 @@ async def test_a_recorder_of_a_link_records_the_connection_that_it_moves_to_and_
 
     recorder: Any = SimpleNamespace(tap=tap)
     async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as bus:
-        link = party_of(bus.peers[0]).link
+        link = core_of(bus.peers[0]).link
         link.record(recorder)
         link.services.recorders.append(recorder)
         engine.inform(**ENDS)

@@ -17,7 +17,7 @@ from google.protobuf import wrappers_pb2
 from polybus import Bus, Code, Context, Forbidden, Limits, Message, NoHandler, RequestError, TooLarge, connect
 from polybus.events import LinkDown
 from polybus.message import Kind
-from polybus.plugins.extensions import party_of
+from polybus.plugins.extensions import core_of
 from polybus.protocols import UProtocol
 from polybus.protocols.uprotocol import IdFactory
 from polybus.testing import pair
@@ -277,11 +277,11 @@ async def test_a_relay_passes_on_what_is_left_of_the_time() -> None:
     with anyio.fail_after(BOUND):
         async with hub.serve("uprotocol+memory://hub"), connect("uprotocol+memory://hub") as listener:
             async with listener.subscribe("news") as news, connect("uprotocol+memory://hub") as talker:
-                session = party_of(talker.peers[0]).link.session
+                session = core_of(talker.peers[0]).link.session
                 assert session is not None
                 # A publication with a ttl, as a vehicle sends it.
                 published = Message(Kind.PUBLISH, "news", body=1, ttl=60.0, attributes={"priority": "CS5"})
-                party_of(talker.peers[0]).link.send_frames(session.send(published, 0.0)[1])
+                core_of(talker.peers[0]).link.send_frames(session.send(published, 0.0)[1])
                 message = await anext(news)
                 assert message.body == 1
                 assert 59_000 < message.attributes["ttl"] <= 60_000
