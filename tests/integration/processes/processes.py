@@ -148,14 +148,15 @@ async def stopped(pids: Iterable[int]) -> AsyncIterator[None]:
     async def stop() -> bool:
         return all(process.status() == psutil.STATUS_STOPPED for process in processes)
 
-    for process in processes:
-        process.suspend()
     try:
+        for process in processes:
+            process.suspend()
         await eventually(stop, BOUND)
         yield
     finally:
         for process in processes:
-            process.resume()
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 async def control(bus: Bus) -> dict[str, Any]:
