@@ -29,7 +29,7 @@ class AsyncioLoop:
     call_soon: Callable[..., Any]
     call_from_thread: Callable[..., Any]
     time: Callable[[], float]
-    waiter: Callable[[], Any]
+    waiter: Callable[[], asyncio.Future[Any]]
 
     def __init__(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class TrioLoop:
     __slots__ = ("_token", "time", "waiter")
 
     time: Callable[[], float]
-    waiter: Callable[[], Any]
+    waiter: Callable[[], _TrioWaiter]
 
     def __init__(self) -> None:
         import trio
@@ -178,7 +178,7 @@ class _TrioWaiter:
         parked = self._trio.wait_task_rescheduled(self._abort)  # awaited in the next line, as a generator must
         yield from parked.__await__()
 
-    __iter__ = __await__
+    __iter__ = __await__  # for `yield from waiter` in `Reply.__await__`, like a future's
 
     def _abort(self, _: Any) -> Any:
         self._task = None
