@@ -89,6 +89,8 @@ class HypercornServer:
         _accepting.addFilter(self._is_written)
 
     async def _run(self) -> None:
+        # hypercorn is cancelled when the bus ends, because it waits for its ping tasks, which outlive their WebSockets by up to
+        # `ping_interval`.
         application: Any = self._serve
         async with anyio.create_task_group() as group:
             with anyio.CancelScope(shield=True) as serving:
