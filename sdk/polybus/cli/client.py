@@ -154,7 +154,7 @@ def publish(
                 await publish_stored(bus, name, value, timeout or FOR_EVER)
                 return
             with _meant_for_peers(bus):
-                await bus.publish(name, value, timeout=timeout)
+                await bus.publish(name, value, timeout=timeout or FOR_EVER)
             await _sign_of_life(bus, timeout)
 
     anyio.run(tell)
