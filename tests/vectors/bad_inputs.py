@@ -227,7 +227,7 @@ LENGTHS: Final[Mapping[str, BadBytes]] = {
     "4 GiB": BadBytes(bytes.fromhex("ffffffff50"), 1009, "the limit is 1048576"),
     "2 GiB": BadBytes(bytes.fromhex("80000000"), 1009, "the limit is 1048576"),
     "a byte over the limit": BadBytes(bytes.fromhex("00100001"), 1009, "the limit is 1048576"),
-    "HTTP": BadBytes(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 1009, "sent an HTTP request"),
+    "HTTP": BadBytes(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 1009, "received HTTP instead of length-prefixed frames"),
     "part of a frame": BadBytes(bytes.fromhex("00000064") + b"x" * 10, 1002, "within 10 s", "silence"),
     "part of a frame, and the end": BadBytes(bytes.fromhex("00000064") + b"x" * 10, 1006, "truncated: 10 of 100 bytes", "end"),
     "an empty frame": BadBytes(bytes.fromhex("00000000")),

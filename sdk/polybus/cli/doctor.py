@@ -105,9 +105,9 @@ def doctor(
         _show(examination.steps)
     for step in examination.steps:
         if step.outcome == "doubtful":  # affects some clients
-            say(f"{step.name}: {step.detail}; {step.remedy}")
+            say(f"{step.name}: {step.fault}")
     if failed is not None:
-        raise PeerError(f"{failed.name}: {failed.detail}; {failed.remedy}")
+        raise PeerError(f"{failed.name}: {failed.fault}")
 
 
 def _show(steps: list[DoctorStep]) -> None:
@@ -138,6 +138,10 @@ class DoctorStep:
     seconds: float | None = None
     detail: str = ""
     remedy: str = ""
+
+    @property
+    def fault(self) -> str:
+        return f"{self.detail}; {self.remedy}" if self.remedy else self.detail
 
 
 class StepFailed(Exception):
@@ -462,6 +466,8 @@ def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
         certificate = f"{_OWN_CERTIFICATE} Or the port uses a different transport (tls)"
         other = certificate if encrypted else "it may require TLS (wss), or use a different transport (tcp)"
         return _BY_STATUS.get(status, f"is this the port and path of a WebSocket server? {other}")
+    if "instead of" in text:  # the text already has advice
+        return ""
     if "HTTP" in text:
         return f"the server uses HTTP: try {protocol}+ws:// and the path of the bus"
     if step == "handshake" and protocol == "nats":

@@ -169,8 +169,11 @@ async def test_an_error_of_a_lifespan_is_raised_and_logged_in_one_line_whatever_
 ) -> None:
     @asynccontextmanager
     async def lifespan(_: Bus) -> AsyncIterator[None]:
-        raise kind
+        fail()
         yield
+
+    def fail() -> None:
+        raise kind
 
     app = FastAPI()
     attach(app, Bus(lifespan=lifespan))

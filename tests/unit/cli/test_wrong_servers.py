@@ -305,7 +305,7 @@ def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch, cap
     ("served", "dialled", "says", "not_said"),
     [
         ("ubre+ws", "jrep+ws", "the server accepts ubre: begin the URL with ubre+;", "Upgrade and Connection"),
-        ("ubre+ws", "ubre+tcp", "try ubre+ws://", "want TLS"),
+        ("ubre+ws", "ubre+tcp", "use ws:// or http://", "want TLS"),
         ("ubre+ws", "ubre+wss", "write ws:// instead of wss://", "--ca"),
         ("ubre+tcp", "ubre+tls", "tcp:// instead of tls://", "--ca"),
     ],

@@ -38,10 +38,11 @@ def test_bytes_become_frames(data: bytes, frames: list[bytes], keep_alives: int,
     ("data", "reason"),
     [
         ("000003e9", "a frame of 1001 bytes, the limit is 1000"),
-        (b"POST".hex(), "the client sent an HTTP request"),
-        (b"HTTP".hex(), "the server answered with HTTP: write ws://"),
-        ("16030102", "the client sent a TLS hello"),
-        ("15030300", "answered with a TLS alert: write tls://"),
+        (b"POST".hex(), "received HTTP instead of length-prefixed frames: use ws://"),
+        (b"HTTP".hex(), "received HTTP instead of length-prefixed frames: use ws://"),
+        ("16030102", "received TLS instead of length-prefixed frames: use tls://"),
+        ("15030300", "received TLS instead of length-prefixed frames: use tls://"),
+        (b"SSH-".hex(), "received text ('SSH-') instead of length-prefixed frames: is this port for another protocol?"),
     ],
 )
 def test_an_impossible_length_is_refused_after_four_bytes(data: str, reason: str) -> None:

@@ -42,7 +42,7 @@ async def test_tls_to_a_plain_port_is_told_at_once(served: str, dialled: str) ->
 async def test_frames_of_tcp_to_a_websocket_server_are_told_at_once() -> None:
     bus, client = Bus(limits=PATIENT), Bus(limits=PATIENT)
     async with bus.serve("ubre+ws://127.0.0.1:0") as server:
-        with pytest.raises(BusError, match=r"\(the server answered with HTTP: write ws://"):
+        with pytest.raises(BusError, match=r"\(received HTTP instead of length-prefixed frames: use ws://"):
             async with client.connect(server.url.replace("ws:", "tcp:")) as peer:
                 await peer.request("anything")
 

@@ -27,7 +27,9 @@ _CLOSE: Final = struct.Struct("!IHH")
 _unpack_length = struct.Struct("!I").unpack_from
 pack_length = struct.Struct("!I").pack
 
-_HTTP: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
+_HTTP: Final = (b"HTTP", b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
+_TLS: Final = (b"\x15\x03", b"\x16\x03")
+"""Starts of a TLS alert and a TLS hello."""
 
 _SMALL: Final = 4096
 
@@ -194,14 +196,10 @@ class LengthFramer(Framer):
     def _hint(self, head: bytes) -> str:
         if self._begun:
             return ""
-        if head == b"HTTP":
-            return (
-                "the server answered with HTTP: write ws:// or http:// instead of tcp://, wss:// or https:// instead of tls://"
-            )
         if head in _HTTP:
-            return "the client sent an HTTP request: it must connect with tcp:// or tls://, not with ws:// or http://"
-        if head[:2] == b"\x15\x03":
-            return "the server answered with a TLS alert: write tls:// instead of tcp://"
-        if head[:2] == b"\x16\x03":
-            return "the client sent a TLS hello: it must connect with tcp://, or this server must serve tls://"
+            return "received HTTP instead of length-prefixed frames: use ws:// or http:// on both sides, or tcp:// or tls://"
+        if head[:2] in _TLS:
+            return "received TLS instead of length-prefixed frames: use tls:// on both sides, or tcp://"
+        if head.isascii() and (text := head.decode()).isprintable():
+            return f"received text ({text!r}) instead of length-prefixed frames: is this port for another protocol?"
         return ""
