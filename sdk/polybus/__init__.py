@@ -11,7 +11,7 @@ from ._core.bus.acceptor import Listener
 from ._core.bus.bus import Bus
 from ._core.bus.caller import Caller
 from ._core.bus.cluster_clients import RemotePeer, User
-from ._core.bus.router import Router
+from ._core.bus.registration import Router
 from ._core.bus.runner import connect, run
 from ._core.handlers.providers import Dependencies
 from ._core.peer.peer import Peer

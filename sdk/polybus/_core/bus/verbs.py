@@ -24,7 +24,7 @@ from ..rpc.channel import Channel, ChannelContext
 from ..rpc.reply import Reply, failed_reply, retried
 from .caller import Caller
 from .cluster_clients import RemotePeer
-from .router import Router
+from .registration import Router
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
