@@ -52,7 +52,7 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
     if not value >= 0:
         raise ValueError(f"{name}={shown(value)} must be at least 0 seconds")
     if value == math.inf and not endless:
-        raise ValueError(f"{name}={value} must be a finite number of seconds, because every wait must end")
+        raise ValueError(f"{name}={shown(value)} must be a finite number of seconds, because every wait must end")
     try:
         return float(value)
     except OverflowError:
@@ -79,7 +79,7 @@ def at_least(least: int, most: int | None = None) -> Callable[[Any, Attribute[An
 def more_than_no_time(_: Any, attribute: Attribute[Any], value: Any) -> None:
     """attrs validator for a positive number of seconds."""
     if seconds(value, attribute.name) == 0:
-        raise ValueError(f"{attribute.name}={value} must be more than 0 seconds")
+        raise ValueError(f"{attribute.name}={shown(value)} must be more than 0 seconds")
 
 
 def yes_or_no(_: Any, attribute: Attribute[Any], value: object) -> None:
@@ -217,7 +217,7 @@ def texts(value: Any, name: str, example: str) -> tuple[str, ...]:
 
 def shown(value: Any) -> str:
     try:
-        text = repr(value)
+        text = in_one_line(repr(value)[:81])
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
 from attrs import field, frozen
 
+from ._validation import shown
 from .errors import LocalProtocolError, ReservedSubject
 
 __all__ = [
@@ -178,7 +179,7 @@ def warn_of_literal_wildcards(pattern: str | int) -> None:
 def _check_text(subject: str | int, limit: int, what: str) -> None:
     if isinstance(subject, int) and not isinstance(subject, bool):
         if not 0 <= subject <= 0xFFFF_FFFF:
-            raise LocalProtocolError(f"{what} {subject} is not an action id, which is a number from 0 to 0xFFFFFFFF")
+            raise LocalProtocolError(f"{what} {shown(subject)} is not an action id, which is a number from 0 to 0xFFFFFFFF")
         return
     if not isinstance(subject, str):
         first = f"; the {what} comes first, then the body" if what == "subject" else ""

@@ -24,6 +24,7 @@ from polybus import (
     LocalProtocolError,
     NotFound,
     ReservedSubject,
+    Route,
     Router,
     Subject,
     TooManyRequests,
@@ -34,6 +35,7 @@ from polybus.broker import Broker
 from polybus.events import HandlerFailed
 from polybus.fastapi import attach
 from polybus.plugins.extensions import core_of
+from polybus.protocols import Csb, Jrep, Nats, Ubre, Up, UProtocol
 from polybus.secrets import without_secrets
 from polybus.testing import pair
 from tests.refusal import refused
@@ -506,6 +508,47 @@ async def test_a_router_with_a_prefix_puts_it_before_subjects_and_patterns_of_te
 def test_a_limit_that_cannot_be_is_told_with_its_name(limit: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         Limits(**limit)
+
+
+class _Loud:
+    def __repr__(self) -> str:
+        return "first\nsecond" + "x" * 1_000_000
+
+
+class _Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize(("value", "says"), [(_Loud(), r"first\nsecondx"), (_Unprintable(), "<_Unprintable>")])
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda value: Limits(message=value),
+        lambda value: Bus(authorize=value),
+        lambda value: Bus().subscribe("news", returns=value),
+        lambda value: Route("a", value),
+        lambda value: Ubre(format=value),
+        lambda value: Csb(pool=value),
+        lambda value: Jrep(heartbeat=value),
+        lambda value: Nats(queue=value),
+        lambda value: UProtocol(priorities=value),
+        lambda value: UProtocol(permission_level=value),
+        lambda value: UProtocol(ttl=value),
+        lambda value: Up(names=value),
+        lambda value: Up(per_authority=value),
+    ],
+)
+def test_an_argument_is_shown_in_one_short_line_whatever_its_repr(take: Any, value: Any, says: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        take(value)
+    text = str(caught.value)
+    assert says in text and "\n" not in text and len(text) < 500
+
+
+def test_a_number_of_thousands_of_digits_is_not_a_subject() -> None:
+    with pytest.raises(LocalProtocolError, match="subject <int> is not an action id, which is a number from 0 to 0xFFFFFFFF"):
+        Bus().handle(10**5000)
 
 
 async def test_times_as_long_as_one_can_say_are_no_trouble_to_links() -> None:

@@ -18,7 +18,7 @@ import msgspec
 import msgspec.inspect
 from msgspec import Struct
 
-from .._validation import shown
+from .._validation import in_one_line, shown
 from ..body import JSON, plain_form
 from ..errors import BadRequest
 from ..message import Message
@@ -347,7 +347,7 @@ def check_returns(returns: Any, name: str = "returns", *, whole: bool = False) -
     if why is not None and whole and (body := body_of(returns)) is not None:
         why = unreadable(body)
     if why is not None:
-        raise TypeError(f"{name}={shown(returns)} must be a type, for example {name}=dict; {why}")
+        raise TypeError(f"{name}={shown(returns)} must be a type, for example {name}=dict; {in_one_line(why[:200])}")
 
 
 def typed_body(message: Message, target: Any) -> Any:

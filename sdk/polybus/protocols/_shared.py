@@ -10,7 +10,7 @@ from attrs import field, fields
 
 from ..errors import BadRequest, Code, EncodeError, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
 from ..message import Kind, Message
-from ..plugins.tools import check_choice
+from ..plugins.tools import shown
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -79,7 +79,8 @@ def choice(*values: str) -> Any:
 
 def one_of(*values: str) -> Callable[[UrlOptions, Any, object], None]:
     def check(adapter: UrlOptions, attribute: Any, value: object) -> None:
-        check_choice(str(value), values, f"{adapter.name}: {attribute.name}")
+        if not isinstance(value, (str, int)) or str(value) not in values:
+            raise ValueError(f"{adapter.name}: {attribute.name}={shown(value)} must be one of {', '.join(values)}")
 
     return check
 

@@ -21,7 +21,7 @@ from ..errors import Code, RemoteProtocolError
 from ..limits import Limits
 from ..message import RELAYED, Kind, Message
 from ..plugins import CloseWanted, Frames, QuietSession, Refused, SessionEvent, SessionOutput, Undelivered
-from ..plugins.tools import SubjectIndex, sources
+from ..plugins.tools import SubjectIndex, shown, sources
 from ._shared import UrlOptions
 
 PRIORITIES: Final = tuple(f"CS{level}" for level in range(7))
@@ -46,10 +46,12 @@ def _pairs(priorities: Mapping[str, str] | Pairs) -> Pairs:
 def _check_priorities(adapter: Any, attribute: Any, value: Any) -> None:
     if type(value) is not tuple or pairs_in(value) is None:
         text = "must be a table from patterns to CS0 ... CS6: {'door.*': 'CS4'}"
-        raise ValueError(f"{adapter.name}: priorities={str(value)[:60]!r} {text}")
+        raise ValueError(f"{adapter.name}: priorities={shown(value)} {text}")
     for pattern, name in value:
         if name not in LEVELS:
-            raise ValueError(f"{adapter.name}: priority {name!r} of {pattern!r} is not one of {', '.join(PRIORITIES)}")
+            raise ValueError(
+                f"{adapter.name}: priority {shown(name)} of {shown(pattern)} is not one of {', '.join(PRIORITIES)}"
+            )
 
 
 def _check_token(adapter: Any, attribute: Any, value: Any) -> None:
@@ -62,18 +64,18 @@ def _check_token(adapter: Any, attribute: Any, value: Any) -> None:
 def _check_level(adapter: Any, attribute: Any, value: Any) -> None:
     most = adapter.largest
     if value is not None and not (type(value) is int and 0 <= value <= most):
-        raise ValueError(f"{adapter.name}: permission_level={value!r} must be a number from 0 to {most}")
+        raise ValueError(f"{adapter.name}: permission_level={shown(value)} must be a number from 0 to {most}")
 
 
 def _check_seconds(adapter: Any, attribute: Any, value: Any) -> None:
     if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise ValueError(f"{adapter.name}: {attribute.name}={value!r} must be a number of seconds")
+        raise ValueError(f"{adapter.name}: {attribute.name}={shown(value)} must be a number of seconds")
 
 
 def _check_lifetime(adapter: Any, attribute: Any, value: Any) -> None:
     most = adapter.largest / 1000
     if value is not None and not (isinstance(value, (int, float)) and 0.001 <= value <= most):
-        raise ValueError(f"{adapter.name}: ttl={value!r} must be from 0.001 to {int(most)} seconds")
+        raise ValueError(f"{adapter.name}: ttl={shown(value)} must be from 0.001 to {int(most)} seconds")
 
 
 @frozen(kw_only=True)

@@ -33,13 +33,13 @@ def _kinds(kinds: Any) -> frozenset[str]:
 
 def _names(names: Any) -> tuple[str, ...]:
     if isinstance(names, str):
-        raise TypeError(f"headers={names!r} must be a list of names, for example headers=[{names!r}]")
+        raise TypeError(f"headers={shown(names)} must be a list of names, for example headers=[{shown(names)}]")
     return tuple(name.lower() if isinstance(name, str) else name for name in names)
 
 
 def _check_target(target: object) -> None:
     if not isinstance(target, (str, int)) or isinstance(target, bool):
-        raise TypeError(f"target={target!r} must be a string or an integer, not {type(target).__name__}")
+        raise TypeError(f"target={shown(target)} must be a string or an integer, not {type(target).__name__}")
 
 
 @frozen

@@ -261,7 +261,7 @@ def _remember(known: dict[str | int, bool], subject: str | int, allowed: bool) -
 def _has_parameter(function: Callable[..., Any], name: str) -> bool:
     try:
         return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some C functions have no signature
+    except Exception:  # some C functions have no signature, and the error of others shows their repr
         return False
 
 

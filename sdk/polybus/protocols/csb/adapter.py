@@ -14,7 +14,7 @@ from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Message
 from ...plugins import FrameField, Role
-from ...plugins.tools import sources
+from ...plugins.tools import shown, sources
 from .._shared import UrlOptions, choice, fault_in_subject
 from . import wire
 from .bodies import BY_NAME, FORMATS
@@ -100,10 +100,10 @@ def _encodings(table: Any) -> tuple[tuple[int | str, str], ...]:
 def _pool(value: Any) -> int:
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = 0
     if not 1 <= number <= _MOST:
-        raise ValueError(f"csb: pool={value!r} must be a number of sockets from 1 to {_MOST}")
+        raise ValueError(f"csb: pool={shown(value)} must be a number of sockets from 1 to {_MOST}")
     return number
 
 

@@ -14,6 +14,7 @@ from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Role
+from ...plugins.tools import shown
 from .._shared import UrlOptions, choice
 from .formats import ErraiFormat, Parts, PartsFormat
 from .handshake import Dialect
@@ -93,10 +94,10 @@ _NO_TYPES: Final = JavaTypes()
 def _interval(value: object) -> float:
     try:
         seconds = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ValueError(f"jrep: heartbeat={value!r} must be a number of seconds") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"jrep: heartbeat={shown(value)} must be a number of seconds") from None
     if not 0 <= seconds < 1e6:
-        raise ValueError(f"jrep: heartbeat={value!r} must be the seconds between two heartbeats, or 0 for none")
+        raise ValueError(f"jrep: heartbeat={shown(value)} must be the seconds between two heartbeats, or 0 for none")
     return seconds
 
 

@@ -12,6 +12,7 @@ from attrs import evolve, field, frozen
 
 from ...limits import Limits
 from ...plugins import FrameField, Role
+from ...plugins.tools import shown
 from .._shared import UrlOptions
 from .cluster.nodes import KnownHandlers
 from .codec import NatsCodec
@@ -32,7 +33,7 @@ def _flag(value: Any) -> Any:
 
 def _is_flag(adapter: Any, attribute: Any, value: object) -> None:
     if type(value) is not bool:
-        raise ValueError(f"nats: {attribute.name}={value!r} must be true or false")
+        raise ValueError(f"nats: {attribute.name}={shown(value)} must be true or false")
 
 
 def _is_name(adapter: Any, attribute: Any, value: object) -> None:
@@ -40,7 +41,7 @@ def _is_name(adapter: Any, attribute: Any, value: object) -> None:
     if fault is None and has_wildcard(str(value)):
         fault = "it has wildcards"
     if fault is not None:
-        raise ValueError(f"nats: {attribute.name}={value!r:.60}: {fault}")
+        raise ValueError(f"nats: {attribute.name}={shown(value)}: {fault}")
 
 
 def _is_name_or_empty(adapter: Any, attribute: Any, value: object) -> None:

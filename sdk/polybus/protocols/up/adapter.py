@@ -11,6 +11,7 @@ from attrs import field, frozen
 
 from ...limits import Limits
 from ...plugins import FrameField, Hear, Role, Sample
+from ...plugins.tools import shown
 from .._shared import choice
 from .._uprotocol import FIRST_TOPIC, EntityOptions, Pairs, SubjectLevels
 from .codec import UpCodec
@@ -31,15 +32,15 @@ def _entity(adapter: Up, attribute: Any, value: Any) -> None:
     try:
         entity = parse_entity(str(value))
     except ValueError as error:
-        raise ValueError(f"up: {attribute.name}={str(value)[:100]!r}: {error}") from error
+        raise ValueError(f"up: {attribute.name}={shown(value)}: {error}") from error
     if not entity.authority:
         text = "add an authority, as in //device1/10AB/3: answers to an address without one go to the responder's own host"
-        raise ValueError(f"up: {attribute.name}={value!r}: {text}")
+        raise ValueError(f"up: {attribute.name}={shown(value)}: {text}")
 
 
 def _count(adapter: Up, attribute: Any, value: Any) -> None:
     if type(value) is not int or value < 1:
-        raise ValueError(f"up: {attribute.name}={value!r} must be a number of requests, at least 1")
+        raise ValueError(f"up: {attribute.name}={shown(value)} must be a number of requests, at least 1")
 
 
 @frozen(kw_only=True)

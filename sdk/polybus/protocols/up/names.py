@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from attrs import evolve
 
 from ...errors import BusError, LocalProtocolError, Unsupported
+from ...plugins.tools import shown
 from .._shared import Memo
 from .._uprotocol import FIRST_TOPIC, pairs_in
 from .uuris import ANY_PART, UUri, UUriError, no_entity, parse_uuri
@@ -71,7 +72,7 @@ def table_of(names: Mapping[str, Any] | Table) -> Table:
     pairs = pairs_in(names)
     if pairs is None:
         text = "must be a table from names to numbers or addresses: {'door.opened': 0x80CD}"
-        raise ValueError(f"up: names={str(names)[:60]!r} {text}; names_in reads one from a file's text")
+        raise ValueError(f"up: names={shown(names)} {text}; names_in reads one from a file's text")
     taken: dict[Place, str] = {}
     try:
         return tuple((name, _entry(name, given, taken)) for name, given in pairs)

@@ -65,7 +65,7 @@ def test_what_is_wrong_in_a_file_is_told_with_its_line(line: str, text: str) -> 
         ({"a": 1, "b": 1}, "both 'a' and 'b'"),
         ({"a/b": 1}, "without a slash"),
         *(({name: 1}, "is not a name") for name in ("", 1)),
-        (["a"], r"names=\"\['a'\]\" must be a table from names to numbers or addresses: {'door.opened': 0x80CD}"),
+        (["a"], r"names=\['a'\] must be a table from names to numbers or addresses: {'door.opened': 0x80CD}"),
         ("names.toml", "names='names.toml' must be a table .*; names_in reads one from a file's text"),
     ],
 )
