@@ -18,13 +18,13 @@ from anyio.abc import TaskGroup
 
 from ..errors import Code, ConnectFailed, RemoteProtocolError
 from ..message import Kind, Message
-from ..plugins import Closed, DialOptions
+from ..plugins import DialOptions
 from ..plugins.tools import log_fields, to_the_end
 from ..protocols.uprotocol import IdFactory, UProtocol
 from ..protocols.uprotocol.adapter import UProtocolCodec
 from ..protocols.uprotocol.http import Form, frames_of, http_of
 from ..transports.sockets import bounded
-from .http.client import ExchangeFailed, HttpClient, shown, turned_away
+from .http.client import ExchangeFailed, HttpClient, answered, shown, turned_away
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -75,11 +75,12 @@ class EventsClient(HttpClient):
                 raise away.error
             # Third-party servers may not support OPTIONS, but any answer below 500 shows that they are up.
             if status >= 500:
-                raise ConnectFailed(url, f"the server answered {status}: {shown(body)}", status=status)
+                raise answered(status, body)
         except BaseException as error:
             await to_the_end(made.drop)
             if isinstance(error, ExchangeFailed):
-                raise ConnectFailed(url, error.why.reason, errno=error.why.errno) from error
+                why = error.why
+                raise ConnectFailed(url, why.reason, errno=why.errno, status=why.status) from error
             raise
         return made
 
@@ -132,7 +133,7 @@ class EventsClient(HttpClient):
     async def _tell(self, frames: Sequence[bytes]) -> None:
         status, _, body = await self._post(frames, self._form, None)
         if status >= 500:
-            raise ExchangeFailed(Closed(1006, f"the server answered {status}: {shown(body)}"))
+            raise answered(status, body)
         if status >= 300 and not self._warned:
             self._warned = True
             fields = log_fields(address=self.address, protocol="uprotocol")

@@ -402,7 +402,6 @@ _BY_NUMBER = {
     errno.EHOSTUNREACH: "no route to the host: is it running, and in this network?",
     errno.ECONNRESET: "the server or a proxy reset the connection: check its log",
 }
-_NO_UPGRADE = "the server does not accept the upgrade here: does a proxy drop the Upgrade and Connection headers?"
 _BEHIND_PROXY = "the proxy responds, but the server behind it does not"
 _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
     (Unauthorized, "identify yourself, for example with --header 'authorization: Bearer TOKEN'"),
@@ -415,8 +414,6 @@ _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
 _BY_STATUS = {
     404: "the server responds, but has no bus at this path: correct the path in the URL",
     421: "the server does not accept this host name: add it with serve(hosts=...) or attach(hosts=...)",
-    400: _NO_UPGRADE,
-    426: _NO_UPGRADE,
     502: _BEHIND_PROXY,
     503: _BEHIND_PROXY,
     504: _BEHIND_PROXY,
@@ -449,7 +446,8 @@ def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
         if isinstance(error, kind):
             return hint
     number: Any = getattr(error, "errno", None)
-    if isinstance(error, TimeoutError) or number == errno.ETIMEDOUT:
+    of_nats = step == "handshake" and protocol == "nats"
+    if (isinstance(error, TimeoutError) or number == errno.ETIMEDOUT) and not of_nats:
         return silence_hint(step)
     if number in _BY_NUMBER and scheme != "memory":
         return _BY_NUMBER[number]
@@ -459,18 +457,22 @@ def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
         return "try the URL without TLS (ws, tcp)"
     encrypted = scheme in ("tls", "wss", "https")
     text = str(getattr(error, "reason", None) or error)
+    if "no common sub-protocol" in text:
+        return "the server responds, but uses a different protocol than the URL"
+    status: Any = getattr(error, "status", None)
+    if step == "upgrade" and status in (400, 426):
+        return "the server does not accept the upgrade here: does a proxy drop the Upgrade and Connection headers?"
+    if status is not None:
+        return _BY_STATUS.get(status, "the server responds, but not as a bus: compare protocol and path with the server's")
     if step == "upgrade":
-        status: Any = getattr(error, "status", None)
-        if "no common sub-protocol" in text:
-            return "the server responds, but uses a different protocol than the URL"
         certificate = f"{_OWN_CERTIFICATE} Or the port uses a different transport (tls)"
         other = certificate if encrypted else "it may require TLS (wss), or use a different transport (tcp)"
-        return _BY_STATUS.get(status, f"is this the port and path of a WebSocket server? {other}")
+        return f"is this the port and path of a WebSocket server? {other}"
     if "instead of" in text:  # the text already has advice
         return ""
     if "HTTP" in text:
         return f"the server uses HTTP: try {protocol}+ws:// and the path of the bus"
-    if step == "handshake" and protocol == "nats":
+    if of_nats:
         return f"{_NATS_PORTS} {'D' + _OWN_CERTIFICATE[1:] if encrypted else ''}".rstrip()
     if step in ("handshake", "peer", "request") or isinstance(error, Disconnected):
         tls = f"; {_OWN_CERTIFICATE if encrypted else 'does it require TLS (tls, wss)?'}"

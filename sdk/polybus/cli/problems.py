@@ -34,7 +34,6 @@ NATS_CREDENTIALS = (
 )
 _NEXT_STEPS = ("instead of", "keeps trying", "waits longer for it", "begin the URL with")
 """Phrases in error messages that already give advice."""
-_ABSENT = (errno.ECONNREFUSED, errno.ENOENT, errno.ETIMEDOUT)
 _SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
 _TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypted)")
 """Matches the `tls` argument of a client, for which --ca is the equivalent."""
@@ -159,12 +158,11 @@ def _ran_out(reason: str) -> bool:
 
 def _next_step(error: BusError) -> str:
     if isinstance(error, ConnectFailed):
-        if "it may still be starting" in error.reason:  # it may use a different protocol
-            return _LOOK
-        if any(error.reason.endswith(mark) for mark in "?!") or any(mark in error.reason for mark in _NEXT_STEPS):
-            return ""
+        advised = any(error.reason.endswith(mark) for mark in "?!") or any(mark in error.reason for mark in _NEXT_STEPS)
+        if error.errno != errno.ETIMEDOUT:
+            return "" if advised else _LOOK
         longer = "--timeout S waits longer, " if _ran_out(error.reason) else ""
-        return f"; is the server running? {longer}--wait S keeps trying" if error.errno in _ABSENT else _LOOK
+        return _LOOK if advised else f"; {longer}--wait S keeps trying"
     if isinstance(error, DeadlineExceeded) and error.where == "remote":  # this command set the deadline
         return "; --timeout S waits longer"
     if isinstance(error, (Disconnected, DeadlineExceeded, ProtocolError)):

@@ -31,7 +31,7 @@ def test_a_connection_that_takes_longer_than_the_timeout_names_the_option(cli: C
         url = f"ubre+ws://127.0.0.1:{silent.getsockname()[1]}/bus"
         text = cli.line(1, "request", url, "a", "--timeout", "0.05")
     assert "timed out after 0.05 s" in text
-    assert text.endswith("is the server running? --timeout S waits longer, --wait S keeps trying")
+    assert text.endswith("; --timeout S waits longer, --wait S keeps trying")
 
 
 @pytest.mark.parametrize("command", ["publish", "subscribe", "request"])

@@ -181,6 +181,12 @@ def test_doctor_knows_a_remedy(kind: str, transport: str, says: str, pretender: 
     assert says in cli.err(1, "doctor", f"ubre+{transport}://127.0.0.1:{pretender(kind)}/", "--timeout", seconds)
 
 
+def test_doctor_gives_one_piece_of_advice_for_a_web_server(pretender: Callable[[str], int], cli: Cli) -> None:
+    err = cli.err(1, "doctor", f"jrep+http://127.0.0.1:{pretender('http')}/", "--timeout", "60")
+    assert err.startswith("polybus: handshake: the server answered 501; the server responds, but not as a bus"), err
+    assert err.count(";") == 1 and "TLS" not in err, err
+
+
 def test_a_path_that_no_application_takes_is_doubted(pretender: Callable[[str], int], cli: Cli) -> None:
     text = cli.line(1, "request", f"ubre+ws://127.0.0.1:{pretender('http')}/elsewhere", "a")
     assert text.endswith("is '/elsewhere' the path of the bus?")

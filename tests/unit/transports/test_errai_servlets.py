@@ -261,7 +261,7 @@ async def test_a_publication_that_fails_ends_the_connection_with_the_server_s_wo
         events = bus.events()
         servlet.status = 503
         await bus.publish("news", 1)
-        assert "the server answered 503: <html>not now</html>" in (await next_event(events, LinkDown)).reason
+        assert (await next_event(events, LinkDown)).reason.endswith("the server answered 503")
 
 
 async def test_a_publication_that_is_answered_401_ends_the_link_for_good() -> None:

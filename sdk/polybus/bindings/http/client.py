@@ -293,6 +293,12 @@ def shown(body: bytes) -> str:
     return body[:200].decode("utf-8", "replace").strip()
 
 
+def answered(status: int, body: bytes) -> ExchangeFailed:
+    text = shown(body)
+    said = "" if text.startswith("<") else text  # a proxy's page for browsers says no more than the status
+    return ExchangeFailed(Closed(1006, f"the server answered {status}: {said}".removesuffix(": "), status=status))
+
+
 def turned_away(status: int, body: bytes) -> Closed | None:
     text = shown(body)
     if status == 401:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from ...plugins import Closed, DialOptions
-from ..http.client import ExchangeFailed, HttpClient, lost, shown, turned_away
+from ..http.client import ExchangeFailed, HttpClient, answered, lost, shown, turned_away
 from .payloads import NOTHING
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
@@ -181,7 +181,7 @@ def _judged(status: int, headers: httpx.Headers, body: bytes) -> bytes:
     if away is not None:
         raise ExchangeFailed(away)
     if status != 200:
-        raise ExchangeFailed(Closed(1006, f"the server answered {status}: {shown(body)}", status=status))
+        raise answered(status, body)
     kind, start = _media_type(headers), body.lstrip()[:1]
     untyped = not kind and start == b"["  # Errai's asynchronous servlets send no type (notes, section 2.6)
     if start and kind != _JSON and not untyped:
