@@ -628,7 +628,7 @@ class BlockingCaller(Twin):
         """
     @property
     def identity(self) -> Any:
-        """Identity of the user, in the form in which `authenticate` would return it."""
+        """Identity of the user, as `authenticate` would return it."""
     @overload
     def request(
         self,
@@ -1097,7 +1097,7 @@ class BlockingBus(Twin):
         timeout: float | None = ...,
         to: AnyPeer | None = ...,
     ) -> BlockingChannel[Any, Any]:
-        """Open a channel to a handler, in which both sides send items.
+        """Open a bidirectional channel to a handler.
 
         Use the result as a context manager: ``with bus.channel("chat") as ch: ch.send("hello")``. Iterate
         over the channel to receive items.

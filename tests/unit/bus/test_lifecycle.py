@@ -469,6 +469,24 @@ async def test_what_the_lifespan_yields_is_the_state_that_handlers_see() -> None
     assert log == ["in", "out"] * 2
 
 
+async def test_a_bus_that_cannot_listen_leaves_its_lifespan() -> None:
+    steps = []
+
+    @asynccontextmanager
+    async def lifespan(bus: Bus) -> AsyncIterator[None]:
+        steps.append("begun")
+        try:
+            yield
+        finally:
+            steps.append("left")
+
+    async with Bus().serve("ubre+memory://taken-by-another"):
+        with pytest.raises(OSError, match="taken-by-another"):
+            async with Bus(lifespan=lifespan).serve("ubre+memory://taken-by-another"):
+                pass
+    assert steps == ["begun", "left"]
+
+
 async def test_a_lifespan_that_fails_is_what_entering_raises_and_the_bus_is_not_entered() -> None:
     failures = [LookupError("no database"), SystemExit("no configuration"), None]
 

@@ -1,4 +1,4 @@
-"""Routes of bridges: which messages they forward, and under which subjects."""
+"""Bridge routes. A route selects messages to forward and maps their subjects."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _LONGEST = 30.0
 
 
 class ToldReply(InternalReply, eq=False, kw_only=True):
-    """A reply with a callback that runs in the same event-loop iteration in which the request ends."""
+    """A reply with a callback that runs as soon as the request ends, in the same event-loop iteration."""
 
     ended: Callable[[], None] | None = None
 

@@ -23,7 +23,7 @@ class Caller(PartyVerbs):
     Access control is up to you, because `authorize` is not called.
 
     Attributes:
-        identity: Identity of the user, in the form in which `authenticate` would return it.
+        identity: Identity of the user, as `authenticate` would return it.
     """
 
     __slots__ = ("_party", "identity")

@@ -316,7 +316,7 @@ class BusVerbs(Router):
         timeout: float | None = None,
         to: AnyPeer | None = None,
     ) -> ChannelContext[Any, Any]:
-        """Open a channel to a handler, in which both sides send items.
+        """Open a bidirectional channel to a handler.
 
         Use the result as an async context manager: ``async with bus.channel("chat") as ch: await ch.send("hello")``. Iterate
         over the channel to receive items.
