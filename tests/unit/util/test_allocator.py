@@ -14,7 +14,7 @@ before = getrusage(RUSAGE_SELF).ru_minflt
 for _ in range(20):
     keep_freed_blocks(2**20)
 between = getrusage(RUSAGE_SELF).ru_minflt
-large = [b"x" * 2**20 for _ in range(2)]
+large = [b"x" * 2**20 for _ in range(20)]
 print(between - before, getrusage(RUSAGE_SELF).ru_minflt - between)
 """
 
@@ -23,5 +23,4 @@ print(between - before, getrusage(RUSAGE_SELF).ru_minflt - between)
 def test_twenty_buses_in_a_process_touch_no_page_of_the_block_that_glibc_learns_from() -> None:
     command = [sys.executable, "-c", PROGRAM]
     told, large = map(int, subprocess.run(command, capture_output=True, check=True, text=True).stdout.split())
-    assert large > 400  # pages of 4 KiB that two messages touch, were there none before: so this is what they are counted by
-    assert told < 100
+    assert told < large / 10, "page faults, of which a kernel takes one for 4 KiB or, with large pages, for more"
