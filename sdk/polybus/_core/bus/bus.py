@@ -124,7 +124,8 @@ class Bus(BusVerbs):
     Args:
         limits: Sizes and times; see `Limits`.
         authenticate: ``authenticate(handshake)`` returns the identity of a new connection. `True` accepts the connection
-            without an identity. `None` or another empty value rejects the connection. By default, every connection is accepted.
+            without an identity. `None` or another empty value rejects the connection. By default, only clients on this machine
+            are accepted.
         authorize: ``authorize(peer, verb, subject)`` returns True if the peer may do this. By default, everything is allowed.
             If the function has a ``message`` parameter, it also receives the message, for example to check a uProtocol token.
         lifespan: ``lifespan(bus)`` returns an async context manager that runs around the handlers and yields ``ctx.state``. It
