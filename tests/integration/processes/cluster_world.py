@@ -238,7 +238,7 @@ class World:
                 assert (await member.tell())["nodes"] == count
             return True
 
-        await eventually(all_known)
+        await eventually(all_known, BOUND)  # TCP tries again later the longer the network was cut
         for bus in self.askers:
             async with bus.subscribe("barrier"):  # what was restored is known when this is entered
                 pass
