@@ -35,6 +35,7 @@ def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> floa
     Args:
         value: The argument.
         name: Name of the argument, for the error message.
+        endless: Accept infinity.
 
     Raises:
         TypeError: If the value is not a number (`None` and bools are not).
@@ -99,7 +100,7 @@ def check_given(value: Any, kind: type, name: str, example: str) -> None:
 
 
 def check_choice(value: Any, choices: Iterable[Any], name: str) -> None:
-    if value not in choices:
+    if value not in tuple(choices):  # in a dict, a list would not be hashable
         raise ValueError(f"{name}={shown(value)} must be one of {', '.join(map(str, choices))}")
 
 

@@ -68,7 +68,7 @@ def _calling_coroutine() -> str:
     if frame is None or frame.f_code.co_name.startswith(("<module>", "<cell ")):  # the latter in some versions of IPython
         return ""
     name = frame.f_code.co_qualname
-    return name if frame.f_code.co_flags & _ASYNC and caller.startswith(name) else ""
+    return name if frame.f_code.co_flags & _ASYNC and f"{caller}.".startswith(f"{name}.") else ""
 
 
 async def _contained(function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:

@@ -370,7 +370,7 @@ def plain_reason(error: BaseException) -> str:
         return ": ".join(client_fault(error))
     if type(error).__name__ == "gaierror" or isinstance(error, UnicodeError):
         return "name does not resolve: is it misspelled?"
-    if (number := error_number(error)) in _REASONS:
+    if (number := error_number(error)) is not None and number in _REASONS:
         return _REASONS[number]
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
@@ -380,7 +380,7 @@ def plain_reason(error: BaseException) -> str:
     return str(error) or type(error).__name__ if cause is None else plain_reason(cause)
 
 
-def error_number(error: BaseException) -> Any:
+def error_number(error: BaseException) -> int | None:
     """Return the system's error number of an error or its cause, or None. `SSLError` and `gaierror` have different numbers."""
     if isinstance(error, ssl.SSLError) or type(error).__name__ == "gaierror":
         return None

@@ -69,5 +69,5 @@ async def test_a_client_with_a_fixed_token_is_told_and_does_not_come_back() -> N
 
 @pytest.mark.parametrize("key", [7, ["a"], UUID(int=7), b"ann"])
 def test_a_key_that_is_not_a_string_is_refused_with_what_to_write(key: Any) -> None:
-    with pytest.raises(TypeError, match=r"^Identity\(key=.*\) must be str, not "):
+    with pytest.raises(TypeError, match=r"^key=.* must be str, not .*; for example Identity\(key=str\(user\.id\)\)$"):
         Identity("ann", key=key)

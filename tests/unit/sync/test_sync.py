@@ -727,6 +727,12 @@ def test_an_async_function_that_calls_a_blocking_verb_is_told_to_await_instead(u
     async def through_a_plain_function() -> None:  # as a callback of a widget
         assert asks(bus, 1) == {"id": 1, "name": "Ann"}
 
+    def widget_callback() -> Any:
+        return lambda: bus.request("user.get", {"id": 1})
+
+    async def widget() -> None:  # its name begins the name of the plain function that has made the lambda
+        assert widget_callback()() == {"id": 1, "name": "Ann"}
+
     async def leaves() -> None:
         bus.close()
 
@@ -735,7 +741,7 @@ def test_an_async_function_that_calls_a_blocking_verb_is_told_to_await_instead(u
             name = "iterates" if function is drained else function.__name__
             with pytest.raises(LocalProtocolError, match=rf"async function \S+\.{name} called .*: await polybus\.connect and"):
                 anyio.run(function, backend=backend)
-        for function in (in_a_thread, through_a_plain_function, leaves):
+        for function in (in_a_thread, through_a_plain_function, widget, leaves):
             anyio.run(function, backend=backend)
 
 

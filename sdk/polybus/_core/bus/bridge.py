@@ -29,7 +29,7 @@ _EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
 class Bridge:
     def __init__(self, left: Bus, right: Bus, routes: Iterable[Route]) -> None:
         for name, bus in (("left", left), ("right", right)):
-            check_given(bus, Bus, name, f"{name}=Bus()")
+            check_given(bus, Bus, name, f"{name}=Bus(), which gets links from connect(url, bus=bus) or bus.serve(url)")
         if left is right:
             raise ValueError("a bridge joins two buses, but left and right are the same")
         self.left: Bus = left
