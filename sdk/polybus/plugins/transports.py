@@ -264,7 +264,8 @@ class Identity(Struct, frozen=True, weakref=True):
     expires_at: Any = None
 
     def __post_init__(self) -> None:
-        check_type(self.key, str, "key", "Identity(key=str(user.id))")
+        if not isinstance(self.key, str | None):
+            check_type(self.key, str, "key", "Identity(key=str(user.id))")
 
     def ends(self, now: float) -> float | None:
         """Return the expiry time on the clock of `now`, or None if the identity doesn't expire."""
