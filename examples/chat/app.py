@@ -16,8 +16,7 @@ from fastapi import FastAPI, Response
 from fastapi.responses import FileResponse
 
 import polybus.fastapi
-from polybus import Bus, Context, Identity, Peer
-from polybus.plugins import Handshake
+from polybus import Bus, Context, Handshake, Identity, Peer
 
 HERE = Path(__file__).parent
 

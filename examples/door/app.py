@@ -16,8 +16,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 
 import polybus.fastapi
-from polybus import Bus, Identity, NotFound, Route, bridge, connect
-from polybus.plugins import Handshake
+from polybus import Bus, Handshake, Identity, NotFound, Route, bridge, connect
 
 HERE = Path(__file__).parent
 TOKEN = "Bearer door-frame"  # a real application creates one per frame, as in examples/frames

@@ -17,8 +17,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 
 import polybus.fastapi
-from polybus import Bus, Context, Identity
-from polybus.plugins import Handshake
+from polybus import Bus, Context, Handshake, Identity
 
 HERE = Path(__file__).parent
 
