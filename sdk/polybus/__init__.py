@@ -37,43 +37,11 @@ if TYPE_CHECKING:
     from .broker import Broker
 
 __all__ = [
-    "Backoff",
-    "Broker",
-    "Bus",
-    "CallNext",
-    "Caller",
-    "Channel",
-    "Cluster",
-    "Context",
-    "Dependencies",
-    "Handshake",
-    "Identity",
-    "Kind",
-    "Limits",
-    "Listener",
-    "Message",
-    "Middleware",
-    "Node",
-    "Outcome",
-    "OutgoingHook",
-    "Peer",
-    "RemotePeer",
-    "Reply",
-    "Retry",
-    "Route",
-    "Router",
-    "Stats",
-    "Store",
-    "Subject",
-    "Subscription",
-    "Survey",
-    "User",
-    "bridge",
-    "connect",
-    "method",
-    "notify",
-    "run",
-]
+    "Backoff", "Broker", "Bus", "CallNext", "Caller", "Channel", "Cluster", "Context", "Dependencies", "Handshake", "Identity",
+    "Kind", "Limits", "Listener", "Message", "Middleware", "Node", "Outcome", "OutgoingHook", "Peer", "RemotePeer", "Reply",
+    "Retry", "Route", "Router", "Stats", "Store", "Subject", "Subscription", "Survey", "User", "bridge", "connect", "method",
+    "notify", "run",
+]  # fmt: skip
 __all__ += errors.__all__
 
 

@@ -28,20 +28,9 @@ from .errors import BadRequest, BusError, EncodeError
 from .speedups import native
 
 __all__ = [
-    "JSON",
-    "OCTETS",
-    "TEXT",
-    "BodyFormat",
-    "JsonFormat",
-    "OctetsFormat",
-    "TextFormat",
-    "check_depth",
-    "check_json",
-    "check_levels",
-    "items_of",
-    "part_that_fails",
-    "read_body",
-]
+    "JSON", "OCTETS", "TEXT", "BodyFormat", "JsonFormat", "OctetsFormat", "TextFormat", "check_depth", "check_json",
+    "check_levels", "items_of", "part_that_fails", "read_body",
+]  # fmt: skip
 
 
 class BodyFormat(Protocol):

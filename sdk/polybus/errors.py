@@ -33,34 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
-    "AmbiguousRoute",
-    "BadReply",
-    "BadRequest",
-    "BusError",
-    "Code",
-    "Conflict",
-    "ConnectFailed",
-    "DeadlineExceeded",
-    "Disconnected",
-    "EncodeError",
-    "Forbidden",
-    "LocalProtocolError",
-    "NoHandler",
-    "NotFound",
-    "ProtocolError",
-    "QueueFull",
-    "RemoteError",
-    "RemoteProtocolError",
-    "RequestCancelled",
-    "RequestError",
-    "ReservedSubject",
-    "SlowConsumer",
-    "TooLarge",
-    "TooManyRequests",
-    "Unauthorized",
-    "Unavailable",
-    "Unsupported",
-]
+    "AmbiguousRoute", "BadReply", "BadRequest", "BusError", "Code", "Conflict", "ConnectFailed", "DeadlineExceeded",
+    "Disconnected", "EncodeError", "Forbidden", "LocalProtocolError", "NoHandler", "NotFound", "ProtocolError", "QueueFull",
+    "RemoteError", "RemoteProtocolError", "RequestCancelled", "RequestError", "ReservedSubject", "SlowConsumer", "TooLarge",
+    "TooManyRequests", "Unauthorized", "Unavailable", "Unsupported",
+]  # fmt: skip
 
 
 class Code(enum.IntEnum):

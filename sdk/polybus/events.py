@@ -13,18 +13,9 @@ if TYPE_CHECKING:
     from ._core.peer.peer import Peer
 
 __all__ = [
-    "BusEvent",
-    "ClusterGap",
-    "DeadLettered",
-    "FrameRefused",
-    "HandlerFailed",
-    "LinkDown",
-    "LinkRetrying",
-    "LinkUp",
-    "NodeGone",
-    "PeerSlow",
-    "SubscriptionSlow",
-]
+    "BusEvent", "ClusterGap", "DeadLettered", "FrameRefused", "HandlerFailed", "LinkDown", "LinkRetrying", "LinkUp", "NodeGone",
+    "PeerSlow", "SubscriptionSlow",
+]  # fmt: skip
 
 
 def _now() -> datetime.datetime:

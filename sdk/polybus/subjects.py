@@ -23,22 +23,9 @@ from ._validation import shown
 from .errors import LocalProtocolError, ReservedSubject
 
 __all__ = [
-    "AnySubject",
-    "Subject",
-    "bare",
-    "canonical",
-    "captures",
-    "check_pattern",
-    "check_subject",
-    "glob_of",
-    "has_empty_token",
-    "is_pattern",
-    "match_tokens",
-    "matches",
-    "resolve",
-    "segments",
-    "wire_pattern",
-]
+    "AnySubject", "Subject", "bare", "canonical", "captures", "check_pattern", "check_subject", "glob_of", "has_empty_token",
+    "is_pattern", "match_tokens", "matches", "resolve", "segments", "wire_pattern",
+]  # fmt: skip
 
 In = TypeVar("In")
 Out = TypeVar("Out")

@@ -82,38 +82,16 @@ class Router:
 
     @overload
     def on(
-        self,
-        pattern: Subject[In, Any],
-        *,
-        queue: int | None = ...,
-        when_full: WhenFull = ...,
-        concurrency: int = ...,
-        inline: bool = ...,
-        group: str | None = ...,
-        durable: str | None = ...,
-        retry: Retry | None = ...,
-        ack_wait: float | None = ...,
-        start: Start | None = ...,
-        ordered: bool = ...,
-        peers: bool = ...,
-    ) -> SubscriberOf[In]: ...
+        self, pattern: Subject[In, Any], *, queue: int | None = ..., when_full: WhenFull = ..., concurrency: int = ...,
+        inline: bool = ..., group: str | None = ..., durable: str | None = ..., retry: Retry | None = ...,
+        ack_wait: float | None = ..., start: Start | None = ..., ordered: bool = ..., peers: bool = ...,
+    ) -> SubscriberOf[In]: ...  # fmt: skip
     @overload
     def on(
-        self,
-        pattern: str | int,
-        *,
-        queue: int | None = ...,
-        when_full: WhenFull = ...,
-        concurrency: int = ...,
-        inline: bool = ...,
-        group: str | None = ...,
-        durable: str | None = ...,
-        retry: Retry | None = ...,
-        ack_wait: float | None = ...,
-        start: Start | None = ...,
-        ordered: bool = ...,
-        peers: bool = ...,
-    ) -> Callable[[F], F]: ...
+        self, pattern: str | int, *, queue: int | None = ..., when_full: WhenFull = ..., concurrency: int = ...,
+        inline: bool = ..., group: str | None = ..., durable: str | None = ..., retry: Retry | None = ...,
+        ack_wait: float | None = ..., start: Start | None = ..., ordered: bool = ..., peers: bool = ...,
+    ) -> Callable[[F], F]: ...  # fmt: skip
     def on(
         self,
         pattern: AnySubject,

@@ -60,51 +60,24 @@ class BusVerbs(Router):
 
     @overload
     def request(
-        self,
-        subject: Subject[In, Out],
-        body: In = ...,
-        *,
-        timeout: float = ...,
-        to: AnyPeer | None = ...,
-        headers: Mapping[str, str] | None = ...,
-        retry: Retry | None = ...,
-    ) -> Reply[Out]: ...
+        self, subject: Subject[In, Out], body: In = ..., *, timeout: float = ..., to: AnyPeer | None = ...,
+        headers: Mapping[str, str] | None = ..., retry: Retry | None = ...,
+    ) -> Reply[Out]: ...  # fmt: skip
     @overload
     def request(
-        self,
-        subject: Subject[In, Any],
-        body: In = ...,
-        *,
-        timeout: float = ...,
-        returns: type[T],
-        to: AnyPeer | None = ...,
-        headers: Mapping[str, str] | None = ...,
-        retry: Retry | None = ...,
-    ) -> Reply[T]: ...
+        self, subject: Subject[In, Any], body: In = ..., *, timeout: float = ..., returns: type[T], to: AnyPeer | None = ...,
+        headers: Mapping[str, str] | None = ..., retry: Retry | None = ...,
+    ) -> Reply[T]: ...  # fmt: skip
     @overload
     def request(
-        self,
-        subject: str | int,
-        body: Any = ...,
-        *,
-        timeout: float = ...,
-        returns: type[T],
-        to: AnyPeer | None = ...,
-        headers: Mapping[str, str] | None = ...,
-        retry: Retry | None = ...,
-    ) -> Reply[T]: ...
+        self, subject: str | int, body: Any = ..., *, timeout: float = ..., returns: type[T], to: AnyPeer | None = ...,
+        headers: Mapping[str, str] | None = ..., retry: Retry | None = ...,
+    ) -> Reply[T]: ...  # fmt: skip
     @overload
     def request(
-        self,
-        subject: str | int,
-        body: Any = ...,
-        *,
-        timeout: float = ...,
-        returns: Any = ...,
-        to: AnyPeer | None = ...,
-        headers: Mapping[str, str] | None = ...,
-        retry: Retry | None = ...,
-    ) -> Reply[Any]: ...
+        self, subject: str | int, body: Any = ..., *, timeout: float = ..., returns: Any = ..., to: AnyPeer | None = ...,
+        headers: Mapping[str, str] | None = ..., retry: Retry | None = ...,
+    ) -> Reply[Any]: ...  # fmt: skip
     def request(
         self,
         subject: AnySubject,
@@ -165,13 +138,9 @@ class BusVerbs(Router):
 
     @overload
     async def notify(
-        self,
-        subject: Subject[In, Any],
-        body: In = ...,
-        *,
-        headers: Mapping[str, str] | None = ...,
+        self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...,
         to: AnyPeer | str | None = ...,
-    ) -> None: ...
+    ) -> None: ...  # fmt: skip
     @overload
     async def notify(
         self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | str | None = ...
@@ -299,14 +268,9 @@ class BusVerbs(Router):
     ) -> ChannelContext[Any, In]: ...
     @overload
     def channel(
-        self,
-        subject: str | int,
-        *,
-        sends: Any = ...,
-        receives: Any = ...,
-        timeout: float | None = ...,
+        self, subject: str | int, *, sends: Any = ..., receives: Any = ..., timeout: float | None = ...,
         to: AnyPeer | None = ...,
-    ) -> ChannelContext[Any, Any]: ...
+    ) -> ChannelContext[Any, Any]: ...  # fmt: skip
     def channel(
         self,
         subject: AnySubject,
@@ -345,26 +309,14 @@ class BusVerbs(Router):
 
     @overload
     async def publish(
-        self,
-        subject: Subject[In, Any],
-        body: In = ...,
-        *,
-        headers: Mapping[str, str] | None = ...,
-        to: AnyPeer | Iterable[AnyPeer] | None = ...,
-        timeout: float = ...,
-        id: str | None = ...,
-    ) -> None: ...
+        self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...,
+        to: AnyPeer | Iterable[AnyPeer] | None = ..., timeout: float = ..., id: str | None = ...,
+    ) -> None: ...  # fmt: skip
     @overload
     async def publish(
-        self,
-        subject: str | int,
-        body: Any = ...,
-        *,
-        headers: Mapping[str, str] | None = ...,
-        to: AnyPeer | Iterable[AnyPeer] | None = ...,
-        timeout: float = ...,
-        id: str | None = ...,
-    ) -> None: ...
+        self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...,
+        to: AnyPeer | Iterable[AnyPeer] | None = ..., timeout: float = ..., id: str | None = ...,
+    ) -> None: ...  # fmt: skip
     async def publish(
         self,
         subject: AnySubject,
@@ -447,24 +399,14 @@ class BusVerbs(Router):
 
     @overload
     def publish_nowait(
-        self,
-        subject: Subject[In, Any],
-        body: In = ...,
-        *,
-        headers: Mapping[str, str] | None = ...,
-        to: Peer | Iterable[Peer] | None = ...,
-        timeout: float = ...,
-    ) -> None: ...
+        self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...,
+        to: Peer | Iterable[Peer] | None = ..., timeout: float = ...,
+    ) -> None: ...  # fmt: skip
     @overload
     def publish_nowait(
-        self,
-        subject: str | int,
-        body: Any = ...,
-        *,
-        headers: Mapping[str, str] | None = ...,
-        to: Peer | Iterable[Peer] | None = ...,
-        timeout: float = ...,
-    ) -> None: ...
+        self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ...,
+        to: Peer | Iterable[Peer] | None = ..., timeout: float = ...,
+    ) -> None: ...  # fmt: skip
     def publish_nowait(
         self,
         subject: AnySubject,
@@ -513,51 +455,22 @@ class BusVerbs(Router):
 
     @overload
     def subscribe(
-        self,
-        pattern: Subject[In, Any],
-        *,
-        queue: int | None = ...,
-        when_full: WhenFull = ...,
-        local: bool = ...,
-        group: str | None = ...,
-        durable: str | None = ...,
-        retry: Retry | None = ...,
-        ack_wait: float | None = ...,
-        start: Start | None = ...,
-        ordered: bool = ...,
-    ) -> Subscription[In]: ...
+        self, pattern: Subject[In, Any], *, queue: int | None = ..., when_full: WhenFull = ..., local: bool = ...,
+        group: str | None = ..., durable: str | None = ..., retry: Retry | None = ..., ack_wait: float | None = ...,
+        start: Start | None = ..., ordered: bool = ...,
+    ) -> Subscription[In]: ...  # fmt: skip
     @overload
     def subscribe(
-        self,
-        pattern: str | int,
-        *,
-        returns: type[T],
-        queue: int | None = ...,
-        when_full: WhenFull = ...,
-        local: bool = ...,
-        group: str | None = ...,
-        durable: str | None = ...,
-        retry: Retry | None = ...,
-        ack_wait: float | None = ...,
-        start: Start | None = ...,
-        ordered: bool = ...,
-    ) -> Subscription[T]: ...
+        self, pattern: str | int, *, returns: type[T], queue: int | None = ..., when_full: WhenFull = ..., local: bool = ...,
+        group: str | None = ..., durable: str | None = ..., retry: Retry | None = ..., ack_wait: float | None = ...,
+        start: Start | None = ..., ordered: bool = ...,
+    ) -> Subscription[T]: ...  # fmt: skip
     @overload
     def subscribe(
-        self,
-        pattern: AnySubject,
-        *,
-        returns: Any = ...,
-        queue: int | None = ...,
-        when_full: WhenFull = ...,
-        local: bool = ...,
-        group: str | None = ...,
-        durable: str | None = ...,
-        retry: Retry | None = ...,
-        ack_wait: float | None = ...,
-        start: Start | None = ...,
-        ordered: bool = ...,
-    ) -> Subscription[Any]: ...
+        self, pattern: AnySubject, *, returns: Any = ..., queue: int | None = ..., when_full: WhenFull = ..., local: bool = ...,
+        group: str | None = ..., durable: str | None = ..., retry: Retry | None = ..., ack_wait: float | None = ...,
+        start: Start | None = ..., ordered: bool = ...,
+    ) -> Subscription[Any]: ...  # fmt: skip
     def subscribe(
         self,
         pattern: AnySubject,
