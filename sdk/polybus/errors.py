@@ -252,17 +252,10 @@ class RemoteError(_CodedError):
 
 
 _CLASSES: Mapping[Code, type[_CodedError]] = {
-    Code.UNIMPLEMENTED: NoHandler,
-    Code.NOT_FOUND: NotFound,
-    Code.ALREADY_EXISTS: Conflict,
-    Code.ABORTED: Conflict,
-    Code.FAILED_PRECONDITION: Conflict,
-    Code.INVALID_ARGUMENT: BadRequest,
-    Code.UNAUTHENTICATED: Unauthorized,
-    Code.PERMISSION_DENIED: Forbidden,
-    Code.RESOURCE_EXHAUSTED: TooManyRequests,
-    Code.UNAVAILABLE: Unavailable,
-}
+    Code.UNIMPLEMENTED: NoHandler, Code.NOT_FOUND: NotFound, Code.ALREADY_EXISTS: Conflict, Code.ABORTED: Conflict,
+    Code.FAILED_PRECONDITION: Conflict, Code.INVALID_ARGUMENT: BadRequest, Code.UNAUTHENTICATED: Unauthorized,
+    Code.PERMISSION_DENIED: Forbidden, Code.RESOURCE_EXHAUSTED: TooManyRequests, Code.UNAVAILABLE: Unavailable,
+}  # fmt: skip
 
 
 def as_code(value: Code | int | str) -> Code:
@@ -314,14 +307,9 @@ class DeadlineExceeded(BusError, TimeoutError):
     """
 
     def __init__(
-        self,
-        subject: str | int | None = None,
-        elapsed: float = 0.0,
-        where: Literal["local", "remote"] = "local",
-        text: str = "",
-        reason: str | None = None,
-        detail: Any = None,
-    ) -> None:
+        self, subject: str | int | None = None, elapsed: float = 0.0, where: Literal["local", "remote"] = "local",
+        text: str = "", reason: str | None = None, detail: Any = None,
+    ) -> None:  # fmt: skip
         self.subject: str | int | None = subject
         self.elapsed: float = elapsed
         self.where: Literal["local", "remote"] = where
@@ -424,17 +412,9 @@ class RemoteProtocolError(ProtocolError):
     """
 
     def __init__(
-        self,
-        text: str,
-        *,
-        reason: str = "malformed",
-        protocol: str = "",
-        offset: int | None = None,
-        frame: bytes = b"",
-        answer_id: Any = None,
-        reply_id: Any = None,
-        close_code: int | None = None,
-    ) -> None:
+        self, text: str, *, reason: str = "malformed", protocol: str = "", offset: int | None = None, frame: bytes = b"",
+        answer_id: Any = None, reply_id: Any = None, close_code: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(text, protocol=protocol, offset=offset, frame=frame)
         self.reply_id: Any = reply_id
         self.reason: str = reason

@@ -123,14 +123,9 @@ def frame_of(message: Message) -> bytes | None:
 WINDOW: Final = 256
 """Number of frames that may be sent before the first is read. See also `channel.CREDIT_BYTES`."""
 _CODES: Final[Mapping[int, Code]] = {
-    1000: Code.CANCELLED,
-    1001: Code.UNAVAILABLE,
-    1009: Code.RESOURCE_EXHAUSTED,
-    1011: Code.INTERNAL,
-    1013: Code.UNAVAILABLE,
-    4401: Code.UNAUTHENTICATED,
-    4403: Code.PERMISSION_DENIED,
-}
+    1000: Code.CANCELLED, 1001: Code.UNAVAILABLE, 1009: Code.RESOURCE_EXHAUSTED, 1011: Code.INTERNAL, 1013: Code.UNAVAILABLE,
+    4401: Code.UNAUTHENTICATED, 4403: Code.PERMISSION_DENIED,
+}  # fmt: skip
 
 
 class FrameChannel(Channel[bytes, bytes]):

@@ -15,7 +15,7 @@ from .._core.handlers.signature import IMPORT_IT, Signature, gives_many, hints_o
 from .._core.rpc.reply import Reply
 from .._util.class_shapes import open_variable, own_annotations, substituted, variables_of
 from .._util.typed_body import remembered, unreadable
-from .._validation import shown
+from .._validation import shown, type_name
 from ..errors import LocalProtocolError, ReservedSubject
 from ..subjects import Subject, check_subject
 from . import Marks
@@ -227,17 +227,9 @@ class _PlanReader:
         if style == "notification" and marks.timeout is not None:
             self._wrong("is a notification, which has no answer: leave out timeout=")
         return ContractMethod(
-            name,
-            attribute,
-            function,
-            signature.replace(parameters=parameters),
-            takes,
-            returns,
-            style,
-            attribute if marks.name is None else marks.name,
-            marks.timeout,
-            inspect.getdoc(function) or "",
-        )
+            name, attribute, function, signature.replace(parameters=parameters), takes, returns, style,
+            attribute if marks.name is None else marks.name, marks.timeout, inspect.getdoc(function) or "",
+        )  # fmt: skip
 
     def _body(self, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
         if parameter.annotation is parameter.empty:
@@ -249,7 +241,7 @@ class _PlanReader:
             given = hint
         if given is not None:
             self._wrong(
-                f"takes {parameter.name!r}, {_shown(hint)}, which only handlers have: leave it out; "
+                f"takes {parameter.name!r}, {type_name(hint)}, which only handlers have: leave it out; "
                 "an implementation takes it as `ctx: Context | None = None`, and bus.channel() opens a channel"
             )
         self._check_readable(hint, f"the type of {parameter.name!r}")
@@ -267,14 +259,16 @@ class _PlanReader:
         coroutine, many, blocks = inspect.iscoroutinefunction(function), gives_many(hint), origin in _MANY_BLOCKING
         stream = f"a stream is written `def {short}(self, ...) -> AsyncIterator[T]`"
         if coroutine and (many or blocks):
-            self._wrong(f"is `async def` and returns {_shown(hint)}: {stream}")
+            self._wrong(f"is `async def` and returns {type_name(hint)}: {stream}")
         if origin in _PROMISES:
-            self._wrong(f"returns {_shown(hint)}: write `async def {short}(self, ...) -> T`, which is the same for its caller")
+            self._wrong(
+                f"returns {type_name(hint)}: write `async def {short}(self, ...) -> T`, which is the same for its caller"
+            )
         if inspect.isasyncgenfunction(function) and not many:
-            self._wrong(f"yields and returns {_shown(hint)}: {stream}")
+            self._wrong(f"yields and returns {type_name(hint)}: {stream}")
         if not (coroutine or many or self.blocking):
             if blocks:
-                self._wrong(f"returns {_shown(hint)}, which blocks: {stream}")
+                self._wrong(f"returns {type_name(hint)}, which blocks: {stream}")
             self._wrong(
                 f"is a plain `def` among others that are async: write `async def {short}(self, ...)`; {stream}; "
                 "a contract for threads has only plain methods"
@@ -283,7 +277,7 @@ class _PlanReader:
         returns = next(iter(get_args(hint)), Any) if many else hint
         if marks.notification and hint is not type(None):
             self._wrong(
-                f"is a notification and returns {_shown(hint)}: it has no answer, so write `-> None` or leave out @notify"
+                f"is a notification and returns {type_name(hint)}: it has no answer, so write `-> None` or leave out @notify"
             )
         self._check_readable(returns, "what it returns")
         return ("stream" if many else "notification" if marks.notification else "request"), returns
@@ -293,19 +287,15 @@ class _PlanReader:
             of = self.name.partition(".")[0]
             self._wrong(f"has the open type variable {variable}: set it where the contract is used, as in {of}[User]")
         if isinstance(hint, (str, ForwardRef)):
-            self._wrong(f"cannot be sent, {what} is {_shown(hint)}: write the class itself, without quotes")
+            self._wrong(f"cannot be sent, {what} is {type_name(hint)}: write the class itself, without quotes")
         if isinstance(hint, (list, tuple)):
-            inner = ", ".join(map(_shown, hint))
-            self._wrong(f"cannot be sent, {what} is {_shown(hint)}: it is not a type, write {type(hint).__name__}[{inner}]")
+            inner = ", ".join(map(type_name, hint))
+            self._wrong(f"cannot be sent, {what} is {type_name(hint)}: it is not a type, write {type(hint).__name__}[{inner}]")
         if (problem := unreadable(hint)) is not None:
-            self._wrong(f"cannot be sent, {what} is {_shown(hint)}: {problem}")
+            self._wrong(f"cannot be sent, {what} is {type_name(hint)}: {problem}")
 
     def _wrong(self, text: str) -> NoReturn:
         raise TypeError(f"{self.name} {text}")
-
-
-def _shown(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else shown(hint)
 
 
 # -- implementations -------------------------------------------------------------------------------------------------------

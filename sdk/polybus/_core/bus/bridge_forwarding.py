@@ -187,15 +187,9 @@ class RouteParty:
         if channel is not None:
             services, calls = self.here.services, self.calls
             call = ChannelCall(
-                services,
-                peer.inbound,
-                peer,
-                self._channel_handler(message.attributes.get("mode", "stream")),
-                message,
-                deadline,
-                channel=channel,
-                on_discard=lambda it: calls.pop(it, None),
-            )
+                services, peer.inbound, peer, self._channel_handler(message.attributes.get("mode", "stream")), message,
+                deadline, channel=channel, on_discard=lambda it: calls.pop(it, None),
+            )  # fmt: skip
         elif message.kind is Kind.OPEN:
             return tunnel_call(self, peer, message, deadline, TunnelListener.channel_for(peer, message, text=True))
         else:

@@ -78,14 +78,11 @@ class Recording:
             self._services.recorders.append(self.recorder)
             await self._for_each_link(lambda link: link.record(self.recorder))
         except BaseException:
-            await self._left()
+            await to_the_end(self._end)
             raise
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._left()
-
-    async def _left(self) -> None:
         await to_the_end(self._end)
 
     async def _end(self) -> None:
@@ -159,16 +156,10 @@ class Bus(BusVerbs):
         "bus.serve({0!r}):` of a Bus() with handlers",
     )
     def __init__(
-        self,
-        *,
-        limits: Limits | None = None,
-        authenticate: Authenticate | None = None,
-        authorize: Authorize | None = None,
-        lifespan: Lifespan | None = None,
-        debug: bool = False,
-        check_answers: bool | Literal["validate"] | None = None,
+        self, *, limits: Limits | None = None, authenticate: Authenticate | None = None, authorize: Authorize | None = None,
+        lifespan: Lifespan | None = None, debug: bool = False, check_answers: bool | Literal["validate"] | None = None,
         cluster: str | Cluster | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_type(limits, Limits, "limits", "Limits(message=2**20)")
         check_lifespan(lifespan)
         if check_answers not in (None, True, False, "validate"):
@@ -198,17 +189,10 @@ class Bus(BusVerbs):
 
     @explains("bus.connect", CONNECT)
     def connect(
-        self,
-        target: str | Connector,
-        *,
-        protocol: str | ProtocolAdapter | None = None,
-        serves: Iterable[str | int] = (),
-        headers: Headers = None,
-        tls: ssl.SSLContext | None = None,
-        backoff: Backoff | None = None,
-        wait: float = 0.0,
+        self, target: str | Connector, *, protocol: str | ProtocolAdapter | None = None, serves: Iterable[str | int] = (),
+        headers: Headers = None, tls: ssl.SSLContext | None = None, backoff: Backoff | None = None, wait: float = 0.0,
         record: str | os.PathLike[str] | None = None,
-    ) -> AbstractAsyncContextManager[Peer]:
+    ) -> AbstractAsyncContextManager[Peer]:  # fmt: skip
         """Connect this bus to a server.
 
         Use the result as an async context manager that yields the `Peer` at the other end. See `polybus.connect` for the
@@ -223,17 +207,10 @@ class Bus(BusVerbs):
 
     @explains("bus.serve", SERVE)
     def serve(
-        self,
-        target: str | Any,
-        *,
-        protocol: str | ProtocolAdapter | None = None,
-        origins: Iterable[str] = (),
-        hosts: Iterable[str] = (),
-        tls: ssl.SSLContext | None = None,
-        when_full: str = "drop_oldest",
-        insecure: bool = False,
+        self, target: str | Any, *, protocol: str | ProtocolAdapter | None = None, origins: Iterable[str] = (),
+        hosts: Iterable[str] = (), tls: ssl.SSLContext | None = None, when_full: str = "drop_oldest", insecure: bool = False,
         retry: Backoff | None = None,
-    ) -> AbstractAsyncContextManager[Listener]:
+    ) -> AbstractAsyncContextManager[Listener]:  # fmt: skip
         """Start accepting connections at an address.
 
         Use the result as an async context manager that yields a `Listener`.
@@ -388,15 +365,10 @@ class Bus(BusVerbs):
     # -- recording -------------------------------------------------------------------------------------------------------
 
     def record(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        max_bytes: int = 10 << 30,
-        max_age: float | timedelta = timedelta(days=7),
-        bodies: bool = True,
-        redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
+        self, path: str | os.PathLike[str], *, max_bytes: int = 10 << 30, max_age: float | timedelta = timedelta(days=7),
+        bodies: bool = True, redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
         decode: bool = False,
-    ) -> AbstractAsyncContextManager[Recording]:
+    ) -> AbstractAsyncContextManager[Recording]:  # fmt: skip
         """Record every frame on every link, in both directions.
 
         Use the result as an async context manager: ``async with bus.record("captures/"): ...`` The bus never waits for the
@@ -550,16 +522,12 @@ class Bus(BusVerbs):
         links = list(runtime.links) if runtime is not None else []
         peers = [peer for link in links for peer in link.peers]
         return Stats(
-            links=len(links),
-            peers=len(peers),
-            pending=sum(peer.unanswered for peer in peers) + len(loopback.calls),
+            links=len(links), peers=len(peers), pending=sum(peer.unanswered for peer in peers) + len(loopback.calls),
             running=(runtime.running if runtime is not None else 0) + loopback.running,
             waiting=sum(peer.waiting for peer in peers) + loopback.waiting,
-            queued=sum(len(link.outbox) for link in links if link.outbox is not None),
-            unread=self._pubsub.unread,
-            durables=tuple(self._links.progress),
-            **asdict(counters),
-        )
+            queued=sum(len(link.outbox) for link in links if link.outbox is not None), unread=self._pubsub.unread,
+            durables=tuple(self._links.progress), **asdict(counters),
+        )  # fmt: skip
 
     def events(self) -> AsyncIterator[BusEvent]:
         """Iterate over the events of the bus from now on. The oldest are dropped if more than 1,000 are unread.

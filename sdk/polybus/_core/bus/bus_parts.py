@@ -116,16 +116,9 @@ class BusParts:
         return core.departed()
 
     def connecting(
-        self,
-        connector: Connector,
-        adapter: ProtocolAdapter,
-        *,
-        reader: LinkReader,
-        tls: ssl.SSLContext | None,
-        backoff: Backoff,
-        wait: float,
-        beyond: str,
-    ) -> AbstractAsyncContextManager[Any]:
+        self, connector: Connector, adapter: ProtocolAdapter, *, reader: LinkReader, tls: ssl.SSLContext | None,
+        backoff: Backoff, wait: float, beyond: str,
+    ) -> AbstractAsyncContextManager[Any]:  # fmt: skip
         """Open the link to the other buses of a mesh.
 
         Args:

@@ -40,18 +40,11 @@ if TYPE_CHECKING:
 
 @explains("connect", CONNECT)
 def connect(
-    target: str | Connector,
-    *,
-    bus: Bus | None = None,
-    protocol: str | ProtocolAdapter | None = None,
-    serves: Iterable[str | int] = (),
-    headers: Headers = None,
-    tls: ssl.SSLContext | None = None,
-    backoff: Backoff | None = None,
-    wait: float = 0.0,
-    limits: Limits | None = None,
+    target: str | Connector, *, bus: Bus | None = None, protocol: str | ProtocolAdapter | None = None,
+    serves: Iterable[str | int] = (), headers: Headers = None, tls: ssl.SSLContext | None = None,
+    backoff: Backoff | None = None, wait: float = 0.0, limits: Limits | None = None,
     record: str | os.PathLike[str] | None = None,
-) -> AbstractAsyncContextManager[Bus]:
+) -> AbstractAsyncContextManager[Bus]:  # fmt: skip
     """Connect to a server.
 
     Use the result as an async context manager: ``async with connect("ubre+ws://127.0.0.1:8000/bus") as bus: ...`` The first
@@ -102,17 +95,9 @@ _AT_ONCE = 3.0
 
 
 def run(
-    bus: Bus,
-    *urls: str,
-    drain: float = 20.0,
-    delay: float = 0.0,
-    health: str | None = None,
-    metrics: bool = False,
-    backend: str = "asyncio",
-    uvloop: bool = False,
-    workers: int = 1,
-    **options: Any,
-) -> None:
+    bus: Bus, *urls: str, drain: float = 20.0, delay: float = 0.0, health: str | None = None, metrics: bool = False,
+    backend: str = "asyncio", uvloop: bool = False, workers: int = 1, **options: Any,
+) -> None:  # fmt: skip
     """Serve a bus until the process receives SIGINT or SIGTERM, then drain the bus.
 
     A second signal ends the program immediately, and so does a signal that arrives before the bus is serving. If a lifespan or
@@ -159,18 +144,9 @@ def run(
             was killed, or exited before it served.
     """
     serve = _prepared(
-        bus,
-        *urls,
-        drain=drain,
-        delay=delay,
-        health=health,
-        metrics=metrics,
-        backend=backend,
-        uvloop=uvloop,
-        workers=workers,
-        announce=announce,
-        **options,
-    )
+        bus, *urls, drain=drain, delay=delay, health=health, metrics=metrics, backend=backend, uvloop=uvloop, workers=workers,
+        announce=announce, **options,
+    )  # fmt: skip
     try:
         serve()
     except (OSError, ValueError, ConnectFailed, Unauthorized, Forbidden) as error:
@@ -218,19 +194,9 @@ def serve_until_signal(bus: Bus, *urls: str, **arguments: Any) -> None:
 
 
 def _prepared(
-    bus: Bus,
-    *urls: str,
-    drain: float,
-    delay: float,
-    health: str | None,
-    metrics: bool,
-    backend: str,
-    uvloop: bool,
-    workers: int,
-    announce: Callable[[str], None],
-    client_tls: ssl.SSLContext | None = None,
-    **options: Any,
-) -> Callable[[], None]:
+    bus: Bus, *urls: str, drain: float, delay: float, health: str | None, metrics: bool, backend: str, uvloop: bool,
+    workers: int, announce: Callable[[str], None], client_tls: ssl.SSLContext | None = None, **options: Any,
+) -> Callable[[], None]:  # fmt: skip
     """Check the arguments of `run`, and return a function that serves the bus."""
     if not isinstance(bus, Bus):
         raise TypeError(
@@ -324,16 +290,9 @@ class _Addresses:
 
 class _Run:
     def __init__(
-        self,
-        bus: Bus,
-        drain: float,
-        delay: float,
-        health: str | None,
-        worker: Any,
-        announce: Callable[[str], None],
-        *,
+        self, bus: Bus, drain: float, delay: float, health: str | None, worker: Any, announce: Callable[[str], None], *,
         metrics: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._bus = bus
         self._announce = announce
         self._worker = worker
