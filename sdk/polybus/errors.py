@@ -83,9 +83,10 @@ class _ByCode(type):
     """Makes ``RequestError(Code.NOT_FOUND)`` a `NotFound`."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        error = super().__call__(*args, **kwargs)
         if cls is RequestError:
-            return make_request_error(*args, **kwargs)
-        return super().__call__(*args, **kwargs)
+            error.__class__ = class_of(error.code, error.reason)
+        return error
 
 
 _TEXT: Final = re.compile(r"[^\n\t]+")
@@ -274,13 +275,6 @@ def class_of(code: Code, reason: str | None) -> type[RequestError]:
     if code is Code.RESOURCE_EXHAUSTED and reason == "too_large":
         return TooLarge
     return _CLASSES.get(code, RemoteError)
-
-
-def make_request_error(
-    code: Code | int | str, text: str = "", *, reason: str | None = None, detail: Any = None
-) -> RequestError:
-    code = as_code(code)
-    return _made(class_of(code, reason), code, text, reason, detail)
 
 
 def _made(kind: type[RequestError], code: Code, text: str, reason: str | None, detail: Any) -> RequestError:

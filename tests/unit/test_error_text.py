@@ -116,3 +116,9 @@ def test_what_is_relayed_is_of_the_class_that_it_was_and_no_more_received() -> N
     assert type(relayed) is NoSuchUser
     assert (str(relayed), relayed.detail, relayed.received) == ("NOT_FOUND: no user 7", {"id": 7}, False)
     assert str(error) == "NOT_FOUND ('a'): no user 7 (after 3 attempts)"
+
+
+def test_wrong_arguments_are_reported_for_the_class_that_was_called() -> None:
+    called: Any = RequestError
+    with pytest.raises(TypeError, match=r"^RequestError\."):
+        called("not here", code=Code.NOT_FOUND)

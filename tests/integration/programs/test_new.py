@@ -143,6 +143,7 @@ async def test_three_nats_servers_store_three_replicas(minimal: Path, tmp_path: 
         ("HOST", "nowhere.invalid", "cannot listen on nowhere.invalid port 8000: "),
         ("HOST", "http://x", "http://x"),
         ("HOST", "a b", "cannot contain U+0020"),
+        ("DURABLE", "on", "DURABLE=on: set POLYBUS_CLUSTER, as in nats+tcp://HOST:4222/shop"),
         ("STORE_REPLICAS", "three", "STORE_REPLICAS='three': set a number, for example STORE_REPLICAS=1"),
     ],
 )

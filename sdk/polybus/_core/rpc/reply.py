@@ -19,7 +19,7 @@ from ..._util.misuse import awaited_first
 from ..._util.sources import sources
 from ..._util.typed_body import body_of, misfit, typed_body
 from ..._validation import check_type, type_name
-from ...errors import BadReply, BusError, Code, DeadlineExceeded, Disconnected, RequestCancelled, make_request_error
+from ...errors import BadReply, BusError, Code, DeadlineExceeded, Disconnected, RequestCancelled, RequestError
 from ...message import MISSING, Message
 from ...retry import Retry, covers, pause_after
 
@@ -263,7 +263,7 @@ def error_of(message: Message, subject: str | int, elapsed: float, *, own: bool 
         return DeadlineExceeded(subject, elapsed, "remote", text, reason, detail)
     if code is Code.OK:
         code = Code.UNKNOWN
-    error = make_request_error(code, text, reason=reason, detail=detail)
+    error = RequestError(code, text, reason=reason, detail=detail)
     error.subject = subject
     error._received, error.foreign = True, not own
     return error
