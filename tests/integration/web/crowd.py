@@ -1,8 +1,7 @@
 """Many browser tabs in one process. Its only argument is a JSON object: ``url`` of the server, ``users``: a tab for each name.
 
-Each tab subscribes to ``news`` and answers ``who``. Over a separate bus the program answers ``seen``: for each body, the tabs
-that got it, and their users; ``orders``: how many tabs got which sequence of each publisher, for bodies ``[publisher,
-number]``; and ``tabs``: the number of connections.
+Each tab subscribes to ``news`` and answers ``who``. Over a separate bus the program answers ``orders``: how many tabs got which
+sequence of each publisher, for bodies ``[publisher, number]``.
 """
 
 import json
@@ -26,23 +25,8 @@ class Crowd:
     def __init__(self, url: str, users: list[str]) -> None:
         self._url = url
         self._users = users
-        self.buses: list[Bus] = []
         self.heard: list[list[Any]] = [[] for _ in users]
         """What each tab has got, in its order."""
-
-    def seen(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, Counter[int]] = {}
-        for tab, heard in enumerate(self.heard):
-            for body in heard:
-                found.setdefault(body, Counter())[tab] += 1
-        return {
-            body: {
-                "tabs": len(tabs),
-                "twice": sum(times > 1 for times in tabs.values()),
-                "users": sorted({self._users[tab] for tab in tabs})[:3],
-            }
-            for body, tabs in found.items()
-        }
 
     def orders(self) -> dict[str, int]:
         """Of each publisher the numbers, or how many where they are all from 0 on, in order."""
@@ -57,7 +41,6 @@ class Crowd:
 
     async def live(self, tab: int, *, task_status: Any) -> None:
         name, bus = self._users[tab], Bus()
-        self.buses.append(bus)
         bus.handle("who")(lambda: name)
         async with connect(self._url, bus=bus, headers={"Cookie": f"user={name}"}, wait=60):
             async with bus.subscribe("news", queue=100_000) as news:
@@ -70,9 +53,7 @@ class Crowd:
 
     async def main(self) -> None:
         control = Bus()
-        control.handle("seen")(self.seen)
         control.handle("orders")(self.orders)
-        control.handle("tabs")(lambda: sum(len(bus.peers) for bus in self.buses))
         async with control.serve("ubre+tcp://127.0.0.1:0") as listener, AsyncExitStack() as stack:
             group = await stack.enter_async_context(anyio.create_task_group())
             limit = anyio.Semaphore(AT_ONCE)

@@ -1,11 +1,9 @@
 """A FastAPI application with users, as a process. Its only argument is a JSON object of options:
 
-* ``with``: ``"polybus"`` for `polybus.fastapi.run`, ``"uvicorn"`` for plain `uvicorn.run`
 * ``mounted``: the application with the bus is mounted into another one
-* ``limits``: fields of `Limits`; ``run``: further arguments of either
+* ``limits``: fields of `Limits`; ``run``: further arguments of `polybus.fastapi.run`
 """
 
-import datetime
 import json
 import resource
 import sys
@@ -13,12 +11,10 @@ from typing import Annotated, Any
 
 import anyio
 import attrs
-import uvicorn
 from fastapi import Body, FastAPI
 
-import polybus.fastapi
 from polybus import Bus, Context, Identity, Limits
-from polybus.fastapi import BusDep, attach
+from polybus.fastapi import BusDep, attach, run
 from polybus.plugins import Handshake
 from tests.support import free_port
 
@@ -26,13 +22,8 @@ Json = Annotated[Any, Body()]
 
 
 def authenticate(handshake: Handshake) -> Identity | None:
-    """The cookie ``user`` is believed; ``until`` says for how many seconds."""
     user = handshake.cookies.get("user")
-    if user is None:
-        return None
-    seconds = float(handshake.cookies.get("until", "3600"))
-    expires = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
-    return Identity({"name": user}, key=user, expires_at=expires)
+    return None if user is None else Identity({"name": user}, key=user)
 
 
 def made(options: dict[str, Any]) -> FastAPI:
@@ -51,24 +42,12 @@ def made(options: dict[str, Any]) -> FastAPI:
             await anyio.sleep(0.01)
         return number
 
-    @bus.handle("never")
-    async def never() -> None:
-        await anyio.sleep_forever()
-
-    @app.post("/announce")
-    async def announce(bus: BusDep, body: Json) -> None:
-        await bus.publish("news", body)
+    bus.handle("never")(anyio.sleep_forever)
 
     @app.post("/wide/{count}")
     async def wide(count: int, bus: BusDep, body: Json) -> None:
         for _ in range(count):
             await bus.publish("wide", body)
-
-    @app.post("/tell/{user}")
-    async def tell(user: str, bus: BusDep, body: Json) -> int:
-        tabs = bus.peers_of(user)
-        await bus.publish("news", body, to=tabs)
-        return len(tabs)
 
     @app.get("/stats")
     async def stats(bus: BusDep) -> Any:
@@ -88,7 +67,6 @@ def main() -> None:
     port = free_port()
     path = "/sub/bus" if options.get("mounted") else "/bus"
     print(json.dumps({"urls": [f"ubre+ws://127.0.0.1:{port}{path}"]}), flush=True)
-    run = polybus.fastapi.run if options["with"] == "polybus" else uvicorn.run
     run(made(options), **{"port": port, "log_level": "warning", **options.get("run", {})})
 
 

@@ -71,12 +71,6 @@ async def test_a_page_brings_a_token_as_sub_protocol(chromium: Browser) -> None:
         assert (await talk(tab, server, ["polybus.token.ann"]))[0] == ["open", "polybus.token.ann"]
 
 
-async def test_whoever_is_refused_is_told_nothing_by_the_browser(chromium: Browser) -> None:
-    async with running(site()) as server:
-        tab = await chromium.tab(f"http://127.0.0.1:{server.port}/plain")
-        assert await talk(tab, server, ["ubre"]) == [["close", 1006, ""]]
-
-
 async def test_a_page_of_another_origin_stays_outside_unless_it_is_named(chromium: Browser) -> None:
     async with running(site()) as strict:
         # Same machine, same port: `localhost` is another origin than 127.0.0.1.

@@ -93,18 +93,6 @@ async def test_a_client_that_polls_goes_over_to_a_websocket_and_back_and_over_ag
         assert len(bus.peers) == 1
 
 
-async def test_a_bad_frame_on_the_socket_is_refused_and_the_socket_goes_on() -> None:
-    bus = make_bus()
-    async with serving(bus) as client:
-        finish = await client.associate(LISTENS)
-        async with socket_at(client, finish["WebSocketURL"]) as socket:
-            await negotiate(client, socket, claim_of(finish))
-            await socket.send("[{")
-            await say(socket, [{"ToSubject": "echo", "Value": "v", "ReplyTo": "r:1:RespondTo:RPC"}])
-            assert (await hear(socket))["Value"] == "v"
-        assert bus.stats().malformed == 1
-
-
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -119,11 +119,6 @@ async def test_without_the_server_s_package_it_says_what_to_install(
     await refused(Bus().serve(HERE), Unsupported, match="pip install")
 
 
-async def test_an_open_address_needs_authenticate() -> None:
-    with pytest.raises(LocalProtocolError, match="the bus accepts everyone"):
-        Bus().serve("jrep+http://0.0.0.0:0")
-
-
 @on_uvicorn
 async def test_who_says_nothing_is_cut_off() -> None:
     bus = make_bus(limits=Limits(handshake_timeout=0.1, close_timeout=0.05))

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import Depends, FastAPI, HTTPException
+from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -43,16 +43,6 @@ def test_an_application_shows_the_metrics_of_its_bus_however_the_endpoint_is_add
         answer = client.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert RECEIVED.removesuffix("_total") in {family.name for family in text_string_to_metric_families(answer.text)}
-
-
-def test_who_may_ask_is_the_applications_matter() -> None:
-    def only_operators() -> None:
-        raise HTTPException(403)
-
-    app, bus = FastAPI(), Bus()
-    app.add_api_route("/metrics", metrics_endpoint(bus), dependencies=[Depends(only_operators)], response_model=None)
-    with TestClient(app) as client:
-        assert client.get("/metrics").status_code == 403
 
 
 def test_only_a_bus_has_metrics() -> None:

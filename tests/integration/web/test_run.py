@@ -7,10 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,67 +17,19 @@ import pytest
 import websockets
 from fastapi import FastAPI
 
-import polybus.sync
-from polybus import Bus, BusError, ConnectFailed, Disconnected, Handshake, Limits, LocalProtocolError, Unavailable, connect
+from polybus import Bus, ConnectFailed, Disconnected, Handshake, Limits, LocalProtocolError, Unavailable, connect
 from polybus.fastapi import BusDep, attach, readiness_endpoint, run
 from polybus.fastapi._attachment import Attachment
 from polybus.fastapi._server import DrainingServer
-from tests.integration.processes.processes import Process, running
+from tests.integration.processes.processes import running
 from tests.integration.web.support import Slow, served
-from tests.refusal import refused
 from tests.support import BOUND, eventually
 
-PROGRAM = """
-from fastapi import FastAPI
-from polybus import Bus, Limits
-from polybus.fastapi import attach, run
 
-app, bus = FastAPI(), Bus(limits=Limits(message=3_000_000, ping_interval=5, ping_timeout=4))
-attach(app, bus)
-
-@bus.handle("size")
-async def size(body: str) -> int:
-    return len(body)
-
-@app.get("/")
-async def page() -> str:
-    return "here"
-
-if __name__ == "__main__":
-    run({app}, port={port}, log_level="warning")
-"""
-
-
-def started(folder: Path, app: str, port: int = 0) -> subprocess.Popen[str]:
-    (folder / "site_of_test.py").write_text(PROGRAM.replace("{app}", app).replace("{port}", str(port)))
-    return subprocess.Popen([sys.executable, "site_of_test.py"], cwd=folder, stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.parametrize("app", ["app", "'site_of_test:app'"], ids=["object", "import string"])
-def test_it_says_where_it_serves_and_takes_frames_as_large_as_the_bus_does(tmp_path: Path, app: str) -> None:
-    with started(tmp_path, app) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().removeprefix("serving ").strip()
-            assert url.startswith("http://127.0.0.1:")
-            assert httpx.get(url, timeout=BOUND).json() == "here"
-            with polybus.sync.connect(f"ubre+ws{url.removeprefix('http')}/bus", limits=Limits(message=3_000_000)) as bus:
-                assert bus.request("size", "x" * 2_500_000) == 2_500_000
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
-        finally:
-            process.kill()
-
-
-def test_a_port_that_is_taken_ends_it_with_status_3(tmp_path: Path) -> None:
-    with started(tmp_path, "app") as first:
-        try:
-            assert first.stdout is not None
-            port = int(first.stdout.readline().rpartition(":")[2])
-            with started(tmp_path, "app", port) as second:
-                assert second.wait(60) == 3
-        finally:
-            first.kill()
+def test_a_port_that_is_taken_ends_it_with_status_3() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit) as ended:
+        run(FastAPI(), port=taken.getsockname()[1])
+    assert ended.value.code == 3
 
 
 NO_APP = r"an application, or its import path .* polybus\.run\(bus, url\) serves a bus without"
@@ -182,6 +132,10 @@ async def test_it_says_where_it_serves_and_takes_the_limits_of_the_buses(capsys:
         assert (server.config.ws_max_size, server.config.ws_ping_interval) == (3_000_000, 5)
         assert server.config.ws_ping_timeout == 9.0  # uvicorn's own option wins
         assert capsys.readouterr().out.startswith("serving http://127.0.0.1:")
+        async with connect(url_of(server), limits=Limits(message=3_000_000)) as client:
+            assert await client.request("echo", "x" * 2_500_000) == "x" * 2_500_000
+    async with serving(FastAPI()) as (server, _):
+        assert server.config.ws_max_size == 1024 * 1024
 
 
 async def test_a_client_that_is_not_authenticated_yet_is_refused_at_once_when_the_server_stops() -> None:
@@ -222,11 +176,6 @@ async def test_uvicorns_log_shows_no_token_of_a_query(monkeypatch: pytest.Monkey
     assert any("/bus?a=1&access_token=***" in line for line in lines)
     assert not any("s3cr3t" in line for line in lines)
     assert not any(log.filters for log in logs)
-
-
-async def test_an_application_without_a_bus_is_served_with_the_usual_limits() -> None:
-    async with serving(FastAPI()) as (server, _):
-        assert server.config.ws_max_size == 1024 * 1024
 
 
 async def test_the_first_signal_lets_handlers_finish_and_nobody_in() -> None:
@@ -362,76 +311,33 @@ async def test_a_new_connection_has_a_moment_to_send_its_request_though_the_serv
 HEADERS = {"Cookie": "user=ann"}
 
 
-async def stopped_with_a_hundred_running(server: Process) -> Counter[str]:
-    """What becomes of a hundred requests, of four clients, whose handlers run when SIGTERM comes."""
-    outcomes: Counter[str] = Counter()
-
-    async def ask(client: Any, number: int) -> None:
-        try:
-            answer = await client.request("until.drain", number, timeout=20)
-            outcomes["answered" if answer == number else "wrong"] += 1
-        except Disconnected as error:
-            outcomes["lost" if error.sent else "unsent"] += 1
-        except BusError as error:
-            outcomes[type(error).__name__] += 1
-
-    stats = f"{server.url.removeprefix('ubre+ws').removesuffix('/bus')}/stats"
-    async with AsyncExitStack() as stack, httpx.AsyncClient(timeout=BOUND) as http:
-        clients = [await stack.enter_async_context(connect(server.url, headers=HEADERS, wait=30)) for _ in range(4)]
-        async with anyio.create_task_group() as group:
-            for number in range(100):
-                group.start_soon(ask, clients[number % 4], number)
-
-            async def all_run() -> bool:
-                return bool((await http.get(f"http{stats}")).json()["running"] == 100)
-
-            await eventually(all_run)
-            server.signal(signal.SIGTERM)
-    return outcomes
-
-
 @pytest.mark.parametrize(("ws", "mounted"), [("auto", False), ("wsproto", True)], ids=["adopted", "asgi, mounted"])
 async def test_a_hundred_running_handlers_answer_before_the_server_goes(ws: str, mounted: bool) -> None:
-    async with running("tests.integration.web.server", **{"with": "polybus", "mounted": mounted, "run": {"ws": ws}}) as server:
-        assert await stopped_with_a_hundred_running(server) == {"answered": 100}
+    async with running("tests.integration.web.server", mounted=mounted, run={"ws": ws}) as server, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connect(server.url, headers=HEADERS, wait=30)) for _ in range(4)]
+        replies = [clients[number % 4].request("until.drain", number, timeout=20) for number in range(100)]
+        stats = f"http{server.url.removeprefix('ubre+ws').removesuffix('/bus')}/stats"
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=BOUND))
+
+        async def all_run() -> bool:
+            return bool((await http.get(stats)).json()["running"] == 100)
+
+        await eventually(all_run)
+        server.signal(signal.SIGTERM)
+        assert [await reply for reply in replies] == [*range(100)]
         assert await server.ended() == 0
         assert server.log() == ""
 
 
-async def test_under_plain_uvicorn_all_of_them_are_lost_and_the_askers_are_told() -> None:
-    async with running("tests.integration.web.server", **{"with": "uvicorn"}) as server:
-        assert await stopped_with_a_hundred_running(server) == {"lost": 100}
-        assert await server.ended() == -signal.SIGTERM
-
-
-async def test_clients_are_told_to_go_elsewhere_and_new_ones_find_nobody() -> None:
-    async with running("tests.integration.web.server", **{"with": "polybus"}) as server:
-        url = server.url.removeprefix("ubre+")
-        async with connect(server.url, headers=HEADERS, wait=30) as client:
-            async with websockets.connect(url, additional_headers=HEADERS, proxy=None) as socket:
-                reply = client.request("until.drain", 1)
-                while not await client.request("whoami"):
-                    pass
-                server.signal(signal.SIGTERM)
-                assert await reply == 1
-                with pytest.raises(websockets.ConnectionClosed) as caught:
-                    await socket.recv()
-                assert caught.value.rcvd is not None
-                assert (caught.value.rcvd.code, caught.value.rcvd.reason) == (1001, "the bus is leaving")
-        assert await server.ended() == 0
-        await refused(connect(server.url, headers=HEADERS), ConnectFailed)
-
-
 async def test_handlers_that_do_not_end_and_peers_that_do_not_read_hold_nobody_up_for_longer_than_the_drain() -> None:
-    options = {"with": "polybus", "run": {"drain": 0.3}, "limits": {"close_timeout": 0.2}}
+    options = {"run": {"drain": 0.3}, "limits": {"close_timeout": 0.2}}
     async with running("tests.integration.web.server", **options) as server, AsyncExitStack() as stack:
         client = await stack.enter_async_context(connect(server.url, headers=HEADERS, wait=30))
         site = httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=BOUND)
         http = await stack.enter_async_context(site)
         for _ in range(3):
-            socket = await websockets.connect(
-                server.url.removeprefix("ubre+"), additional_headers=HEADERS, proxy=None, compression=None
-            )
+            url = server.url.removeprefix("ubre+")
+            socket = await websockets.connect(url, additional_headers=HEADERS, proxy=None, compression=None)
             stack.callback(socket.transport.abort)
             await socket.send(json.dumps({"subscribe": "wide"}))
             socket.transport.pause_reading()

@@ -14,11 +14,11 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
-from polybus import Bus, Context, Forbidden, Identity, Limits, Unauthorized, connect
+from polybus import Bus, Context, Identity, Limits, Unauthorized, connect
 from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
-from tests.integration.web.support import read_all, running
+from tests.integration.web.support import read_all, running, served
 from tests.refusal import refused
 from tests.support import eventually
 
@@ -75,8 +75,7 @@ async def test_an_upgrade_is_answered_as_by_our_own_server(
     ids=["cookie", "many", "large", "no header at all"],
 )
 async def test_an_upgrade_that_is_too_large_is_answered_under_run(headers: dict[str, str], status: int) -> None:
-    app = FastAPI()
-    attach(app, Bus())
+    app, _ = served()
     async with running(app, ws=PatientWebSockets) as server:
         async with await anyio.connect_tcp("127.0.0.1", server.port) as stream:
             fields = {"host": f"127.0.0.1:{server.port}", **UPGRADE, **headers}
@@ -87,8 +86,7 @@ async def test_an_upgrade_that_is_too_large_is_answered_under_run(headers: dict[
 
 
 async def test_more_connections_than_the_limit_are_answered_503() -> None:
-    app = FastAPI()
-    attach(app, Bus(limits=Limits(peers=1)))
+    app, _ = served(limits=Limits(peers=1))
     async with running(app) as server, connect(f"ubre+ws://127.0.0.1:{server.port}/bus"):
         answer = await knock(server.port)
         assert answer.status_code == 503
@@ -99,34 +97,11 @@ async def test_who_cannot_be_told_apart_in_time_is_answered_503() -> None:
     async def slow(handshake: Handshake) -> None:
         await anyio.sleep_forever()
 
-    app, bus = FastAPI(), Bus(authenticate=slow, limits=Limits(handshake_timeout=0.05, handshakes=1))
-    attach(app, bus)
+    app, _ = served(authenticate=slow, limits=Limits(handshake_timeout=0.05, handshakes=1))
     async with running(app) as server:
         for _ in range(3):  # each gives its place back
             answer = await knock(server.port)
             assert (answer.status_code, answer.text) == (503, "authentication took too long\n")
-
-
-async def test_who_is_being_asked_about_when_the_bus_is_left_is_answered_503() -> None:
-    asked = anyio.Event()
-
-    async def slow(handshake: Handshake) -> None:
-        asked.set()
-        await anyio.sleep_forever()
-
-    app, bus = FastAPI(), Bus(authenticate=slow)
-    attach(app, bus)
-    answers: list[httpx.Response] = []
-
-    async def ask(port: int) -> None:
-        answers.append(await knock(port))
-
-    async with running(app) as server, anyio.create_task_group() as group:
-        group.start_soon(ask, server.port)
-        await asked.wait()
-        await bus.aclose()
-    why = "this server accepts no clients: it is shutting down or has not started yet\n"
-    assert (answers[0].status_code, answers[0].text) == (503, why)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +188,7 @@ async def test_a_handshake_shows_what_the_server_and_a_trusted_proxy_say() -> No
         seen.append(handshake)
         return "somebody"
 
-    app = FastAPI(root_path="")
+    app = FastAPI()
     attach(app, Bus(authenticate=authenticate), "/v1/bus", hosts=["app.example"])
     async with running(app, proxy_headers=True, forwarded_allow_ips="127.0.0.1") as server:
         fields = {"x-forwarded-for": "203.0.113.9", "x-forwarded-proto": "https", "cookie": "a=1; b=2", "host": "app.example"}
@@ -260,8 +235,7 @@ def test_at_an_open_address_a_bus_without_authenticate_lets_nobody_in(
 
 
 def test_a_server_that_cannot_answer_an_upgrade_in_words_answers_403() -> None:
-    app = FastAPI()
-    attach(app, Bus())
+    app, _ = served()
 
     async def old(scope: Any, receive: Any, send: Any) -> None:
         await app({**scope, "extensions": {}}, receive, send)
@@ -273,18 +247,8 @@ def test_a_server_that_cannot_answer_an_upgrade_in_words_answers_403() -> None:
     assert "origins=" in caught.value.reason
 
 
-async def test_a_path_that_the_application_does_not_have_is_forbidden() -> None:
-    app = FastAPI()
-    attach(app, Bus())
-    async with running(app) as server:
-        with pytest.raises(Forbidden):  # 403 is what Starlette's router says of it
-            async with connect(f"ubre+ws://127.0.0.1:{server.port}/elsewhere"):
-                pass
-
-
 async def test_whoever_is_turned_away_is_no_error_in_the_log_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    app = FastAPI()
-    attach(app, Bus(authenticate=lambda handshake: None))
+    app, _ = served(authenticate=lambda handshake: None)
     logger = logging.getLogger("uvicorn.error")
     async with running(app, log_level="info", log_config=None) as server:
         logger.addHandler(caplog.handler)
@@ -303,34 +267,10 @@ async def test_whoever_is_turned_away_is_no_error_in_the_log_of_the_server(caplo
 # -- who a peer is --------------------------------------------------------------------------------------------------------
 
 
-USERS = {"t-ann": "ann", "t-ben": "ben"}
-
-
-def authenticate(handshake: Handshake) -> Identity | None:
-    """A session cookie, or a token in the header that a sub-protocol is shown as too."""
-    token = handshake.cookies.get("session") or handshake.headers.get("authorization", "").removeprefix("Bearer ")
-    user = USERS.get(token)
-    return None if user is None else Identity({"name": user}, key=user)
-
-
-def with_users(**options: Any) -> tuple[FastAPI, Bus]:
-    app, bus = FastAPI(), Bus(**{"authenticate": authenticate, **options})
-
-    @bus.handle("whoami")
-    async def whoami(ctx: Context) -> str:
-        name: str = ctx.identity["name"]
-        return name
-
-    attach(app, bus)
-    return app, bus
-
-
 async def test_a_tab_that_is_on_its_way_out_is_no_longer_one_of_her_tabs() -> None:
-    app, bus = with_users(limits=Limits(close_timeout=0.2))
+    app, bus = served(authenticate=lambda handshake: Identity("ann", key="ann"), limits=Limits(close_timeout=0.2))
     async with running(app) as server:
-        headers = {"Cookie": "session=t-ann"}
-        url = f"ws://127.0.0.1:{server.port}/bus"
-        async with websockets.connect(url, additional_headers=headers, proxy=None) as silent:
+        async with websockets.connect(f"ws://127.0.0.1:{server.port}/bus", proxy=None) as silent:
             await eventually(lambda: bus.peers_of("ann"))
             silent.transport.pause_reading()  # it does not answer to the goodbye
             async with anyio.create_task_group() as group:
@@ -342,8 +282,6 @@ async def test_a_tab_that_is_on_its_way_out_is_no_longer_one_of_her_tabs() -> No
 
 
 class Middleware:
-    """As Starlette's own for sessions and users: it knows who somebody is before we do."""
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
