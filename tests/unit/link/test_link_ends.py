@@ -1,6 +1,5 @@
 """What a connection that ends does to its link, to the next connection, and to those who wait."""
 
-import random
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,10 +13,8 @@ from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, LocalProt
 from polybus._core.link.receiver import ConnectionReceiver
 from polybus.errors import RemoteProtocolError
 from polybus.events import LinkDown
-from polybus.plugins import Closed, DialOptions, Receiver, Role, Transport
+from polybus.plugins import Closed, DialOptions, Receiver, Transport
 from polybus.plugins.extensions import core_of
-from polybus.protocols import Ubre
-from polybus.protocols.ubre.session import ShortUbreSession, UbreSession
 from polybus.testing import pair
 from polybus.transports import Memory
 from tests.loops import both_backends  # noqa: F401
@@ -306,27 +303,6 @@ async def test_a_server_tells_of_a_connection_that_ends_for_what_its_peer_did_or
     assert (why.reason in caplog.text) == told, caplog.text
 
 
-class OddSession(ShortUbreSession):
-    """Gives for every frame what is no output of a session."""
-
-    __slots__ = ("output",)
-    output: Any
-
-    def receive(self, frame: bytes, now: float) -> Any:
-        return self.output
-
-
-class Odd(Ubre):
-    """A protocol with such sessions."""
-
-    output: Any
-
-    def session(self, role: Role, limits: Limits = LIMITS, rng: random.Random | None = None) -> UbreSession:
-        made = OddSession(self.codec(limits), limits, random.Random(1))
-        made.output = self.output
-        return made
-
-
 @pytest.mark.parametrize(
     ("output", "said"),
     [
@@ -337,12 +313,11 @@ class Odd(Ubre):
 async def test_a_session_of_a_plug_in_that_gives_no_output_costs_its_link_at_once_and_the_log_names_it(
     output: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    odd = Odd()
-    object.__setattr__(odd, "output", output)  # a protocol is frozen
-    with anyio.fail_after(BOUND):
-        async with Bus().serve("ubre+memory://odd"), connect("ubre+memory://odd", protocol=odd, backoff=SOON) as client:
-            with pytest.raises(Disconnected):
-                await client.request("echo", timeout=600)
+    async with pair(answering()) as client:
+        reply = client.request("endless", timeout=600)
+        core_of(client.peers[0]).link.take(output)
+        with pytest.raises(Disconnected):
+            await reply
     assert said in caplog.text
 
 

@@ -1,15 +1,8 @@
 """The table of a link's states."""
 
-from itertools import product
-
 import pytest
 
 from polybus._core.link.state import TRANSITIONS, Change, State
-
-
-@pytest.mark.parametrize(("state", "change"), list(product(State, Change)), ids=lambda one: one.value)
-def test_every_change_has_its_next_state_in_every_state(state: State, change: Change) -> None:
-    assert isinstance(TRANSITIONS[state][change], State)
 
 
 def test_a_link_that_is_closed_stays_closed() -> None:
