@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -88,6 +89,12 @@ async def test_what_a_service_of_users_refuses_and_what_no_clock_can_compare_is_
         await refused(connect(server.url), Unauthorized, "not authenticated")
     assert told in caplog.text
     assert "authenticate failed" not in caplog.text
+
+
+@pytest.mark.parametrize("key", [7, ["a"], UUID(int=7), b"ann"])
+def test_a_key_that_is_not_a_string_is_refused_with_what_to_write(key: Any) -> None:
+    with pytest.raises(TypeError, match=r"^key=.* must be str, not .*; for example Identity\(key=str\(user\.id\)\)$"):
+        Identity("ann", key=key)
 
 
 def test_a_refused_client_certificate_is_named_among_what_the_client_brought() -> None:

@@ -19,6 +19,7 @@ from websockets.typing import Subprotocol
 from polybus import Backoff, Bus, Handshake, Identity, Limits, NoHandler, Peer, connect
 from polybus._core.runtime.runtime import ALL_ANSWERED
 from polybus.events import BusEvent, LinkRetrying, LinkUp
+from polybus.plugins.hello import backoff_told
 from polybus.transports._ws.policy import CLOSES, HandshakeRejected
 from tests.support import free_port, next_event
 
@@ -164,15 +165,11 @@ async def test_the_pauses_of_a_server_do_not_outlive_it_if_the_next_one_there_is
 
 @pytest.mark.parametrize("retry", [None, {}, [], {"initial": 5}, {"initial": "5", "maximum": 5}, {"initial": 0, "maximum": 5}])
 def test_what_are_no_pauses_is_not_heeded(retry: Any) -> None:
-    from polybus.plugins.hello import backoff_told
-
     for odd in (retry, *({"initial": 5, "maximum": last} for last in (float("nan"), float("inf"), True))):
         assert backoff_told(RETRY, odd) is RETRY
 
 
 def test_a_maximum_below_the_initial_pause_limits_each_pause() -> None:
-    from polybus.plugins.hello import backoff_told
-
     told = backoff_told(RETRY, {"initial": 5000, "maximum": 5})
     assert [told.bound(attempt) for attempt in (0, 1, 9)] == [0.005] * 3
 

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Context, Disconnected, Forbidden, Handshake, Identity, Limits, Peer, connect
+from polybus import Backoff, Bus, Context, Disconnected, Forbidden, Handshake, Identity, Limits, Peer, Unauthorized, connect
 from polybus.broker import Broker
 from polybus.plugins.extensions import core_of
 from polybus.testing import NatsEngine
@@ -96,6 +96,17 @@ async def test_a_token_that_is_refused_ends_the_link_and_is_in_the_log(
     refused = [record.getMessage() for record in caplog.records if record.name == "polybus.security"]
     assert refused
     assert all(words in text and "authorization" in text for text in refused)
+
+
+async def test_a_client_with_a_fixed_token_is_told_and_does_not_come_back() -> None:
+    door = Door()
+    async with served(door).serve("ubre+memory://renewal") as listener:
+        async with connect(listener.url, headers={"authorization": "fixed"}) as bus, bus.subscribe("news") as news:
+            with pytest.raises(Unauthorized, match="expired"):
+                await anext(news)
+            with pytest.raises(Unauthorized, match="expired"):
+                await bus.request("who")
+            assert (bus.stats().reconnects, door.shown) == (0, ["fixed"])
 
 
 async def test_a_token_that_cannot_be_looked_at_now_is_brought_again_before_the_old_one_ends() -> None:
