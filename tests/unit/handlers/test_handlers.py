@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -336,37 +335,6 @@ async def test_a_notification_that_is_refused_or_does_not_fit_is_no_failure_of_i
     assert (stats.failed, stats.refused, stats.dropped) == (0, 50, 50)
     assert len(caplog.records) < 30 and all(record.levelno < logging.ERROR for record in caplog.records)
     assert "a notification of 'open'" in caplog.text
-
-
-async def test_what_a_handler_leaves_running_has_not_its_deadline() -> None:
-    bus, other, answers, begun = Bus(), Bus(), list[int](), list[None]()
-    go_on = anyio.Event()
-
-    @other.handle("echo")
-    async def echo(body: int) -> int:
-        return body
-
-    async with pair(other) as client, anyio.create_task_group() as group:
-
-        async def job() -> None:
-            await go_on.wait()
-            answers.append(await client.request("echo", 1))
-
-        @bus.handle("start")
-        async def start() -> None:
-            begun.append(None)
-            group.start_soon(job)
-
-        async with pair(bus) as asker:
-            for seconds in (0.5, 4.0, 20.0):  # on a busy machine the first may pass before the answer is there
-                over = anyio.current_time() + seconds
-                with suppress(DeadlineExceeded):
-                    await asker.request("start", timeout=seconds)
-                    break
-            await eventually(lambda: anyio.current_time() > over)
-            go_on.set()
-            await eventually(lambda: answers == [1] * len(begun))
-            assert begun
 
 
 @dataclasses.dataclass

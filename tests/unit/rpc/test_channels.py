@@ -305,24 +305,6 @@ async def test_a_stream_whose_reader_went_while_its_handler_was_busy_has_not_fai
     assert not caplog.records
 
 
-async def test_a_stream_in_a_scope_ends_by_the_scope_whatever_the_peer_says() -> None:
-    bus = Bus()
-
-    @bus.handle("early")
-    async def early(ctx: Context) -> AsyncIterator[int]:
-        assert ctx.deadline is not None
-        await anyio.sleep_until(ctx.deadline - 0.02)
-        yield 1
-        raise RequestError(Code.DEADLINE_EXCEEDED, "no time left")
-
-    async with pair(bus) as client:
-        with anyio.move_on_after(0.2) as scope:
-            async with client.stream("early") as stream:
-                async for _ in stream:
-                    pass
-        assert scope.cancelled_caught
-
-
 class Upload:
     """A handler that has nothing to say, and reads to the end: how did that end?"""
 
@@ -382,23 +364,6 @@ async def test_an_item_that_cannot_be_written_is_raised_by_send_and_the_channel_
         assert await anext(ch) == "fine"
 
 
-async def test_a_generator_that_yields_what_cannot_be_written_is_internal() -> None:
-    bus, cleaned = Bus(), anyio.Event()
-
-    @bus.handle("odd")
-    async def odd() -> AsyncIterator[Any]:
-        try:
-            yield object()
-        finally:
-            cleaned.set()
-
-    async with pair(bus) as client:
-        with pytest.raises(RequestError, match="INTERNAL"):
-            async with client.stream("odd") as items:
-                await anext(items)
-        await cleaned.wait()
-
-
 # -- limits --------------------------------------------------------------------------------------------------------------
 
 
@@ -425,60 +390,28 @@ async def test_a_peer_may_open_so_many_channels_and_no_more() -> None:
         group.cancel_scope.cancel()
 
 
-async def test_requests_that_run_and_wait_count_for_streams_too() -> None:
-    bus = Bus(limits=Limits(running=2, waiting=1))
+async def test_streams_count_as_requests_that_run_and_as_nothing_once_they_were_turned_away() -> None:
+    bus = Bus(limits=Limits(running=2, waiting=1, channels=2))
     Counting(bus)
     slow = Gated(bus, "slow")
     async with pair(bus) as client:
-        first = [client.request("slow", 1)]
-        await eventually(lambda: slow.inside == 1)
+        replies = [client.request("slow")]
         async with client.stream("count") as items:
             assert await anext(items) == 1
-        await eventually(lambda: bus.stats().running == 1)
-        first += [client.request("slow", 2), client.request("slow", 3)]
-        await eventually(lambda: bus.stats().running + bus.stats().waiting == 3)
-        with pytest.raises(TooManyRequests, match=r"1 of your requests wait \(Limits\.waiting\) behind 2 that run"):
-            async with client.stream("count") as items:
-                await anext(items)
-        slow.go.set()
-        for reply in first:
-            await reply
-
-
-async def test_streams_that_were_turned_away_do_not_count_as_open() -> None:
-    bus = Bus(limits=Limits(running=1, channels=2, waiting_bytes=1000))
-    Counting(bus)
-    slow = Gated(bus, "slow")
-    async with pair(bus) as client:
-        running = client.request("slow")
-        await eventually(lambda: slow.inside == 1)
-        kept = client.request("slow", "x" * 900)
+            replies.append(client.request("slow"))
+            await eventually(lambda: (slow.inside, bus.stats().waiting) == (1, 1))
+        await eventually(lambda: slow.inside == 2)
+        replies.append(client.request("slow"))
         await eventually(lambda: bus.stats().waiting == 1)
         for _ in range(3):
-            with pytest.raises(TooManyRequests, match=r"Limits\.waiting_bytes"):
-                async with client.stream("count", "x" * 900) as items:
+            with pytest.raises(TooManyRequests, match=r"1 of your requests wait \(Limits\.waiting\) behind 2 that run"):
+                async with client.stream("count") as items:
                     await anext(items)
         slow.go.set()
-        await running
-        await kept
+        for reply in replies:
+            await reply
         async with client.stream("count") as items:
-            assert await anext(items) == 1
-
-
-async def test_while_draining_no_channel_is_opened() -> None:
-    bus = Bus()
-    Counting(bus)
-    slow = Gated(bus, "slow")
-    async with pair(bus) as client, anyio.create_task_group() as group:
-        running = client.request("slow")
-        await eventually(lambda: slow.inside == 1)
-        group.start_soon(bus.drain)
-        await eventually(lambda: not bus.ready)
-        with pytest.raises(Unavailable):
-            async with client.stream("count") as items:
-                await anext(items)
-        slow.go.set()
-        await running
+            assert await anext(items) > 1
 
 
 async def test_a_drain_lets_streams_end_by_themselves_for_a_quarter_of_its_time_and_then_ends_them() -> None:
@@ -518,6 +451,9 @@ async def test_a_drain_lets_streams_end_by_themselves_for_a_quarter_of_its_time_
             assert await anext(ch) == "hello"
             group.start_soon(bus.drain, 4.0)
             await eventually(lambda: not bus.ready)
+            with pytest.raises(Unavailable):
+                async with client.stream("finite") as late:
+                    await anext(late)
             go.set()
             assert [item async for item in some] == [2]
             assert not cleaned
@@ -534,8 +470,7 @@ async def test_a_deadline_that_the_peer_tells_of_a_stream_says_how_long_it_took(
     @bus.handle("late")
     async def late() -> AsyncIterator[int]:
         yield 1
-        now = anyio.current_time()
-        await eventually(lambda: anyio.current_time() > now)  # that takes uvloop's clock a millisecond
+        await anyio.sleep(1)
         raise RequestError(Code.DEADLINE_EXCEEDED, "too late")
 
     async with pair(bus) as client, client.stream("late") as items, bus.stream("late") as local:
@@ -544,7 +479,7 @@ async def test_a_deadline_that_the_peer_tells_of_a_stream_says_how_long_it_took(
             with pytest.raises(DeadlineExceeded) as caught:
                 await anext(stream)
             assert caught.value.where == "remote"
-            assert 0 < caught.value.elapsed < BOUND
+            assert caught.value.elapsed == pytest.approx(1, abs=0.1)
 
 
 async def test_a_channel_ends_with_its_link_also_when_the_link_comes_back() -> None:

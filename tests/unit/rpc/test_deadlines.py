@@ -297,6 +297,22 @@ async def test_a_request_that_its_scope_ends_before_it_is_awaited_is_no_error(ca
                     caplog.clear()
 
 
+async def test_what_a_handler_leaves_running_has_not_its_deadline() -> None:
+    bus, answers = Bus(), list[int]()
+    async with pair(bus) as asker, pair(answering()) as client, anyio.create_task_group() as group:
+
+        async def job() -> None:
+            await anyio.sleep(5)
+            answers.append(await client.request("echo", 1))
+
+        @bus.handle("start")
+        async def start() -> None:
+            group.start_soon(job)
+
+        await asker.request("start", timeout=1)
+    assert answers == [1]
+
+
 def slow() -> Bus:
     bus = Bus()
 

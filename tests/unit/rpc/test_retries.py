@@ -14,7 +14,6 @@ from polybus import (
     Bus,
     Code,
     Conflict,
-    Context,
     DeadlineExceeded,
     Disconnected,
     Limits,
@@ -113,19 +112,6 @@ async def test_a_scope_around_the_call_bounds_every_attempt() -> None:
         with anyio.fail_after(10):
             assert await client.request("work", retry=Retry(backoff=(2,))) == "done"
     assert [round(ttl) for ttl in seen if ttl is not None] == [10, 8, 6]
-
-
-async def test_a_handler_passes_its_deadline_on_to_every_attempt() -> None:
-    bus, seen = failing(1, Unavailable("not yet"))
-
-    @bus.handle("outer")
-    async def outer(ctx: Context) -> str:
-        answer: str = await ctx.bus.request("work", retry=Retry(backoff=(2,)))
-        return answer
-
-    async with pair(bus) as client:
-        assert await client.request("outer", timeout=9) == "done"
-    assert [round(ttl) for ttl in seen if ttl is not None] == [9, 7]
 
 
 def hiccup() -> tuple[Bus, list[int]]:
@@ -255,14 +241,6 @@ async def test_every_party_can_be_asked_again_and_the_answer_is_typed() -> None:
         assert reply.message.body == 2
         with pytest.raises(BadReply):
             await client.request("ask", "bad", returns=str, retry=retry)
-
-
-def test_the_blocking_twin_asks_again() -> None:
-    bus, seen = failing(1, Unavailable("not yet"))
-    with polybus.sync.Bus(bus) as blocking, blocking.serve("ubre+tcp://127.0.0.1:0") as listener:
-        with polybus.sync.connect(listener.url) as client:
-            assert client.request("work", returns=str, retry=Retry(backoff=QUICK)) == "done"
-    assert len(seen) == 2
 
 
 def test_pauses_grow_are_spread_and_end_with_the_last_that_is_named() -> None:
