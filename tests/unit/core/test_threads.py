@@ -13,11 +13,11 @@ import anyio.to_thread
 import pytest
 from fast_depends import Depends
 
-from polybus import Bus, BusError, Context, DeadlineExceeded, Limits, TooManyRequests, connect
+from polybus import Bus, BusError, Context, Limits, TooManyRequests, connect
 from polybus._core.runtime.threads import Line
 from polybus.testing import pair
 from tests.loops import ASYNCIO, PARAMS, every_loop  # noqa: F401
-from tests.support import BOUND, eventually, let_expire
+from tests.support import BOUND, eventually
 
 QUICK = Limits(close_timeout=0.1)
 THREADS = QUICK.threads
@@ -137,32 +137,6 @@ def test_turns_go_round_among_addresses_and_the_peers_of_each() -> None:
     assert not line.remove("x", ("X", "1"))
     assert [line.pop() for _ in range(len(line))] == ["a1", "c1", "b1", "c2", "a3", "c3", "b2"]
     assert len(line) == 0
-
-
-async def test_the_places_of_a_peer_that_has_gone_come_back_when_the_threads_return(stuck: Stuck) -> None:
-    bus = with_stuck(stuck, Limits(running=2, total_running=2, close_timeout=0.1))
-    async with bus.serve("ubre+memory://gone"):
-        async with connect("ubre+memory://gone") as client:
-            replies = [client.request("stuck") for _ in range(4)]
-            await eventually(lambda: stuck.inside == 2)
-        assert all(reply.done() for reply in replies)
-        async with connect("ubre+memory://gone") as client:
-            waits = client.request("quick")
-            await eventually(lambda: bus.stats().waiting == 1)
-            stuck.go.set()
-            assert await waits
-        await eventually(lambda: bus.stats().running == 0)
-    assert stuck.most == 2
-
-
-async def test_a_deadline_is_told_at_once_though_the_thread_runs_on(stuck: Stuck) -> None:
-    async with pair(bus := with_stuck(stuck)) as client:
-        error = await let_expire(lambda seconds: client.request("stuck", timeout=seconds), lambda: stuck.inside == 1)
-        assert isinstance(error, DeadlineExceeded)
-        assert bus.stats().running == 1
-        assert await client.request("quick")
-        stuck.go.set()
-        await eventually(lambda: bus.stats().running == 0)
 
 
 async def test_leaving_does_not_wait_for_ever_for_a_thread_and_leaves_nothing_on_the_loop(stuck: Stuck) -> None:

@@ -7,11 +7,11 @@ import anyio
 import pytest
 from attrs import frozen
 
-from polybus import Bus, Code, DeadlineExceeded, Limits, RemoteError, connect
+from polybus import Bus, Code, RemoteError, connect
 from polybus._core.runtime.workers import in_turn
 from polybus.testing import pair
 from tests.loops import both_backends  # noqa: F401
-from tests.support import eventually, let_expire
+from tests.support import eventually
 from tests.unit.answering import Gated
 from tests.unit.core.test_stall_warnings import Clock
 
@@ -42,52 +42,6 @@ async def test_scopes_and_task_groups_of_anyio_work_at_once_and_after_a_wait() -
         for wait in (False, True):
             replies = [client.request("tools", wait) for _ in range(10)]
             assert [await reply for reply in replies] == [[True, True, True]] * 10
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_timeouts_and_task_groups_of_asyncio_work_inside() -> None:
-    bus = Bus()
-
-    @bus.handle("tools")
-    async def tools() -> Any:
-        log: list[Any] = []
-        try:
-            async with asyncio.timeout(0.001):
-                await asyncio.sleep(60)
-        except TimeoutError:
-            log.append("timeout")
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(asyncio.sleep(0, "slept"))
-        log.append(task.result())
-        try:
-            await asyncio.wait_for(asyncio.get_running_loop().create_future(), 0.001)
-        except TimeoutError:
-            log.append("wait_for")
-        log.append(asyncio.current_task() is not None)
-        return log
-
-    async with pair(bus) as client:
-        replies = [client.request("tools") for _ in range(10)]
-        assert [await reply for reply in replies] == [["timeout", "slept", "wait_for", True]] * 10
-
-
-async def test_handlers_that_do_not_wait_run_in_the_order_of_arrival() -> None:
-    bus, order = Bus(), []
-
-    @bus.handle("now")
-    async def now(body: int) -> None:
-        order.append(body)
-
-    @bus.handle("later")
-    async def later(body: int) -> None:
-        order.append(body)
-        await anyio.lowlevel.checkpoint()
-
-    async with pair(bus) as client:
-        replies = [client.request("later" if number % 3 else "now", number) for number in range(60)]
-        for reply in replies:
-            await reply
-    assert order == list(range(60))
 
 
 async def test_stopping_one_handler_leaves_all_others_alone() -> None:
@@ -130,7 +84,7 @@ async def test_a_request_that_is_cancelled_before_its_turn_never_runs() -> None:
         for reply in replies[:5]:
             reply.cancel()
         assert [await reply for reply in replies[5:]] == [5, 6, 7, 8, 9]
-        assert ran[-5:] == [5, 6, 7, 8, 9]
+        assert ran == [5, 6, 7, 8, 9]
         assert bus.stats().running == 0
 
 
@@ -155,32 +109,6 @@ async def test_a_cancellation_of_the_handler_s_own_making_is_an_internal_error()
                     await client.request(subject)
                 assert caught.value.code is Code.INTERNAL
         assert bus.stats().running == 0
-
-
-async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_though_the_asker_is_told() -> None:
-    """Or whoever asks and gives up, again and again, would fill the process with handlers that nothing counts."""
-    bus, began, go = Bus(limits=Limits(running=1)), anyio.Event(), anyio.Event()
-
-    @bus.handle("stubborn")
-    async def stubborn() -> str:
-        began.set()
-        with anyio.CancelScope(shield=True):
-            await go.wait()
-        return "nobody hears this"
-
-    @bus.handle("echo")
-    async def echo(body: int) -> int:
-        return body
-
-    async with pair(bus) as client:
-        error = await let_expire(lambda seconds: client.request("stubborn", timeout=seconds), began.is_set)
-        assert isinstance(error, DeadlineExceeded)
-        reply = client.request("echo", 1)
-        await eventually(lambda: bus.stats().waiting == 1)
-        assert bus.stats().running == 1
-        go.set()
-        assert await reply == 1
-        await eventually(lambda: bus.stats().running == 0)
 
 
 async def test_a_burst_beyond_the_pool_leaves_few_idle_workers() -> None:

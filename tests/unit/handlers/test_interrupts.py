@@ -1,9 +1,8 @@
 """`KeyboardInterrupt` and `GeneratorExit` in the application's code: passed on, or answered; the server stays whole."""
 
 import asyncio
-import functools
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -59,15 +58,16 @@ def stopping() -> Bus:
     return bus
 
 
-def run(main: Callable[..., Awaitable[None]], loop: tuple[str, dict[str, Any]], *args: Any) -> None:
-    backend, options = loop
-    anyio.run(functools.partial(main, *args), backend=backend, backend_options=options)
-
-
-@pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "uvloop", "trio"])
+@pytest.mark.parametrize(
+    ("loop", "handler"),
+    [*((loop, "usual") for loop in LOOPS), *((loop, "foreign") for loop in LOOPS[:2])],
+    indirect=["handler"],
+)
 @pytest.mark.parametrize("subject", ["stop", "stop.later"])
-def test_ctrl_c_in_a_handler_ends_the_program_and_the_bus_in_order(loop: Any, subject: str) -> None:
-    bus, answers = stopping(), list[str]()
+def test_ctrl_c_in_a_handler_ends_the_program_and_the_bus_in_order_whatever_handles_the_signal(
+    loop: Any, handler: None, subject: str
+) -> None:
+    bus, answered = stopping(), list[bool]()
 
     async def main() -> None:
         with anyio.fail_after(BOUND):
@@ -76,25 +76,12 @@ def test_ctrl_c_in_a_handler_ends_the_program_and_the_bus_in_order(loop: Any, su
                 try:
                     await anyio.sleep_forever()
                 finally:
-                    answers.append(str(reply.done()))
+                    answered.append(reply.done())
 
     with pytest.raises(KeyboardInterrupt):
-        run(main, loop)
-    assert answers == ["True"]
+        anyio.run(main, backend=loop[0], backend_options=loop[1])
+    assert answered == [True]
     assert bus._services.runtime is None
-
-
-@pytest.mark.parametrize("loop", LOOPS[:2], ids=["asyncio", "uvloop"])
-@pytest.mark.parametrize("subject", ["stop", "stop.later"])
-@pytest.mark.usefixtures("handler")
-def test_ctrl_c_in_a_handler_ends_the_program_whatever_handles_the_signal(loop: Any, subject: str) -> None:
-    async def main() -> None:
-        async with pair(stopping()) as client:
-            _ = client.request(subject)
-            await anyio.sleep(BOUND)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(main, loop)
 
 
 @pytest.mark.parametrize("subject", ["stop", "stop.later"])

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, Channel, Cluster, Context, DeadlineExceeded, Limits, Router, TooManyRequests, connect
+from polybus import Bus, Channel, Cluster, DeadlineExceeded, Limits, Router, TooManyRequests, connect
 from polybus.errors import BusError
 from polybus.testing import NatsEngine, pair
 from tests.support import eventually
@@ -252,27 +252,6 @@ async def test_a_bus_that_was_left_has_all_places_again() -> None:
     async with pair(bus) as client:
         gauge.release()
         assert await client.request("work", "again") == "again"
-
-
-async def test_threads_are_counted_too() -> None:
-    bus, gauge = Bus(), Gauge()
-
-    @bus.handle("work", running=2)
-    def work(n: int, ctx: Context) -> int:
-        gauge.inside += 1
-        gauge.most = max(gauge.most, gauge.inside)
-        ctx.bus.request("turn")
-        gauge.inside -= 1
-        return n
-
-    @bus.handle("turn")
-    async def turn() -> None:
-        await anyio.lowlevel.checkpoint()
-
-    async with pair(bus) as client:
-        replies = [client.request("work", n) for n in range(8)]
-        assert [await reply for reply in replies] == list(range(8))
-    assert 1 <= gauge.most <= 2
 
 
 async def test_a_router_that_several_buses_include_gives_each_its_places() -> None:

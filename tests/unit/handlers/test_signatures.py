@@ -16,6 +16,7 @@ from fastapi import BackgroundTasks, Cookie, Header, Request, UploadFile
 
 from polybus import BadRequest, Bus, Channel, Context, Kind, Message, Router, Subject
 from polybus.fastapi import BusDep
+from polybus.sync import BlockingBus
 from polybus.testing import pair
 
 if TYPE_CHECKING:
@@ -535,6 +536,8 @@ async def with_request(body: int, request: Request) -> None: ...
 async def with_later(later: BackgroundTasks) -> None: ...
 async def with_file(file: UploadFile) -> None: ...
 async def with_bus(body: int, bus: BusDep) -> None: ...
+def in_a_thread(n: int, bus: Bus) -> None: ...
+async def on_the_loop(n: int, bus: BlockingBus) -> None: ...
 
 
 class Unbound:
@@ -562,6 +565,8 @@ class Unbound:
         (with_later, "with_later: 'later' is not the body: BackgroundTasks exists only in HTTP"),
         (with_file, "with_file: 'file' is not the body: UploadFile exists only in HTTP"),
         (with_bus, r"with_bus: BusDep is for endpoints: annotate with polybus\.Bus, in a def handler with polybus\.sync\.Bl"),
+        (in_a_thread, r"in_a_thread runs in a thread: annotate 'bus' with polybus\.sync\.BlockingBus"),
+        (on_the_loop, r"on_the_loop runs on the event loop: annotate 'bus' with polybus\.Bus"),
         (many, "many"),
         (named, "named"),
         (positional, "positional"),

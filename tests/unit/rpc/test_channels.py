@@ -34,7 +34,7 @@ from polybus.plugins import Closed
 from polybus.plugins.extensions import core_of
 from polybus.testing import Faults, pair
 from tests.loops import virtual_time  # noqa: F401
-from tests.support import BOUND, eventually, let_expire
+from tests.support import eventually, let_expire
 from tests.unit.answering import Gated, answering
 
 LOCAL = pytest.mark.parametrize("local", [False, True], ids=["over a link", "to itself"])
