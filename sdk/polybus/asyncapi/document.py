@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, get_origin
 from urllib.parse import urlsplit
 
@@ -91,18 +91,18 @@ def document(
     check_type(protocol, str, "protocol", "protocol='ubre'")
     if protocol is not None:
         find_protocol(protocol, {})
-    described = Described.of(source, prefix)
+    operations, text, guarded = _described(source, prefix)
     urls = dict(sorted((servers or {}).items()))
     texts(list(urls.values()), "servers", "ubre+wss://example.org/bus")
     info = {"title": title, "version": version}
-    if description or described.text:
-        info["description"] = description or described.text
+    if description or text:
+        info["description"] = description or text
     made: dict[str, Any] = {"asyncapi": "3.0.0", "info": info, "defaultContentType": "application/json"}
     if urls:
         keys = Keys()
         made["servers"] = {keys.free(str(name)): server_of(url) for name, url in urls.items()}
-    made |= _Builder(described, list(urls.values()), protocol).build()
-    return made
+    wires = sorted({_parts(url)[:2] for url in urls.values()}) or ([] if protocol is None else [(protocol, "")])
+    return made | _Builder(operations, guarded, wires).build()
 
 
 def to_text(document: Mapping[str, Any]) -> str:
@@ -114,47 +114,39 @@ def _reference(*path: str) -> dict[str, str]:
     return {"$ref": "#/" + "/".join(path)}
 
 
-@frozen
-class _Address:
-    """A subject or pattern in AsyncAPI syntax. Each wildcard becomes a parameter with a description."""
-
-    text: str
-    parameters: dict[str, str]
-
-    @classmethod
-    def of(cls, subject: str | int) -> _Address:
-        if isinstance(subject, int) or not is_pattern(subject):
-            return cls(str(subject), {})
-        uri = "/" in subject
-        named = {place: name for name, place in captures(subject).items()}
-        rest = "rest"
-        while rest in named.values():
-            rest += "_"
-        parameters: dict[str, str] = {}
-        tokens = []
-        stars = 0
-        for place, token in enumerate(segments(subject) if uri else subject.split(".")):
-            if place in named:
-                name = named[place]
-            elif token == ">":
-                name = rest
-            elif token == "*" or (uri and "*" in token):
-                stars += 1
-                name = str(stars)
-            else:
-                tokens.append(token)
-                continue
-            parameters[name] = "the rest" if token == ">" else "one token"
-            tokens.append(f"{{{name}}}")
-        return cls(("/" if uri else ".").join(tokens), parameters)
+def _address(subject: str | int) -> tuple[str, dict[str, str]]:
+    """Return a subject or pattern in AsyncAPI syntax, and a description of each parameter. Wildcards become parameters."""
+    if isinstance(subject, int) or not is_pattern(subject):
+        return str(subject), {}
+    uri = "/" in subject
+    named = {place: name for name, place in captures(subject).items()}
+    rest = "rest"
+    while rest in named.values():
+        rest += "_"
+    parameters: dict[str, str] = {}
+    tokens = []
+    stars = 0
+    for place, token in enumerate(segments(subject) if uri else subject.split(".")):
+        if place in named:
+            name = named[place]
+        elif token == ">":
+            name = rest
+        elif token == "*" or (uri and "*" in token):
+            stars += 1
+            name = str(stars)
+        else:
+            tokens.append(token)
+            continue
+        parameters[name] = "the rest" if token == ">" else "one token"
+        tokens.append(f"{{{name}}}")
+    return ("/" if uri else ".").join(tokens), parameters
 
 
 class _Builder:
-    def __init__(self, described: Described, urls: list[str], protocol: str | None) -> None:
-        self._described = described
-        self._urls = urls
-        self._wires = wires_of(urls) or ([] if protocol is None else [(protocol, "")])
-        operations = described.operations
+    def __init__(self, operations: Sequence[Operation], guarded: bool, wires: list[tuple[str, str]]) -> None:
+        self._given = operations
+        self._guarded = guarded
+        self._wires = wires
         self._schemas = Schemas(
             [one.takes for one in operations if not one.sent],
             [one.takes if one.sent else one.returns for one in operations],
@@ -168,14 +160,10 @@ class _Builder:
         self._codes: set[Code] = set()
 
     def build(self) -> dict[str, Any]:
-        for operation in self._described.operations:
+        for operation in self._given:
             self._add(operation)
-        messages = dict(self._messages)
-        schemas = dict(self._schemas.components)
-        if self._codes:
-            schemas[self._error] = _ERROR
-            for code in self._codes:
-                messages[f"error.{code.name}"] = self._error_message(code)
+        schemas = self._schemas.components | ({self._error: _ERROR} if self._codes else {})
+        messages = self._messages | {f"error.{code.name}": self._error_message(code) for code in self._codes}
         components = {"messages": dict(sorted(messages.items())), "schemas": dict(sorted(schemas.items()))}
         return {
             "channels": dict(sorted(self._channels.items())),
@@ -200,19 +188,15 @@ class _Builder:
             made["tags"] = [{"name": tag}]
         if wire := operation_binding(operation, self._wires):
             made["bindings"] = wire
-        asked = {"publication": "publication", "channel": "item", "notification": "notification"}.get(
-            operation.style, "request"
-        )
+        style = operation.style
+        asked = "item" if style == "channel" else style if style in ("publication", "notification") else "request"
         made["messages"] = [self._message(channel, key, asked, operation.takes, written=operation.sent)]
-        if operation.style not in ("publication", "notification"):
+        if style not in ("publication", "notification"):
             made["reply"] = self._reply(operation, key, words)
-        made["x-polybus-style"] = operation.style
-        if operation.running is not None:
-            made["x-polybus-running"] = operation.running
-        if operation.group is not None:
-            made["x-polybus-group"] = operation.group
-        if operation.durable is not None:
-            made["x-polybus-durable"] = operation.durable
+        made["x-polybus-style"] = style
+        for name in ("running", "group", "durable"):
+            if (value := getattr(operation, name)) is not None:
+                made[f"x-polybus-{name}"] = value
         self._operations[key] = made
 
     def _channel(self, operation: Operation, words: Docstring) -> str:
@@ -220,22 +204,15 @@ class _Builder:
         known = self._channel_of.get(subject)
         if known is not None:
             return known
-        address = _Address.of(subject)
-        key = self._channel_keys.free(address.text.replace("{", "").replace("}", ""))
-        made: dict[str, Any] = {"address": address.text, "title": str(subject)}
-        if address.parameters:
-            made["parameters"] = {
-                name: {"description": words.parameters.get(name, description)}
-                for name, description in address.parameters.items()
-            }
+        address, parameters = _address(subject)
+        key = self._channel_keys.free(address.replace("{", "").replace("}", ""))
+        made: dict[str, Any] = {"address": address, "title": str(subject)}
+        if parameters:
+            made["parameters"] = {name: {"description": words.parameters.get(name, said)} for name, said in parameters.items()}
         made["messages"] = {}
-        if self._urls:
-            found: dict[str, Any] = {}
-            for url in self._urls:
-                found |= channel_binding(url)
-            if found:
-                made["bindings"] = found
-        if isinstance(subject, int) or address.parameters:
+        if any(transport in _WS for _, transport in self._wires):
+            made["bindings"] = {"ws": {"method": "GET", "bindingVersion": "0.1.0"}}
+        if isinstance(subject, int) or parameters:
             made["x-polybus-subject"] = subject
         self._channels[key] = made
         self._channel_of[subject] = key
@@ -268,7 +245,7 @@ class _Builder:
         implied: set[Code] = set(_ALWAYS)
         if operation.takes not in (None, Any, object):
             implied.add(Code.INVALID_ARGUMENT)
-        if self._described.guarded:
+        if self._guarded:
             implied.add(Code.PERMISSION_DENIED)
         for code in [*codes, *sorted(implied - codes.keys(), key=lambda code: code.name)]:
             name = f"error.{code.name}"
@@ -285,9 +262,7 @@ class _Builder:
             "name": code.name,
             "title": "DeadlineExceeded" if code is Code.DEADLINE_EXCEEDED else class_of(code, None).__name__,
             "summary": _SUMMARIES[code],
-            "payload": {
-                "allOf": [{"$ref": REFERENCE + self._error}, {"properties": {"code": {"const": code.name}}}],
-            },
+            "payload": {"allOf": [{"$ref": REFERENCE + self._error}, {"properties": {"code": {"const": code.name}}}]},
             "x-polybus-code": code.value,
         }
 
@@ -338,19 +313,10 @@ _LEFT_OUT: Final = ("Args", "Arguments", "Raises", "Returns", "Yields", "Attribu
 
 @frozen
 class Docstring:
-    """The parts of a docstring.
-
-    Attributes:
-        summary: The first sentence or line.
-        description: The remaining text before the sections.
-        parameters: Descriptions by parameter.
-        raises: Descriptions by error code.
-    """
-
-    summary: str
-    description: str
-    parameters: dict[str, str]
-    raises: dict[Code, str]
+    summary: str  # First sentence or line
+    description: str  # Remaining text before the sections
+    parameters: dict[str, str]  # Descriptions by parameter
+    raises: dict[Code, str]  # Descriptions by error code
 
     @classmethod
     def of(cls, text: str) -> Docstring:
@@ -371,8 +337,7 @@ def code_of(name: str) -> Code | None:
     name = name.rpartition(".")[2]
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, RequestError) and kind is not RequestError:
-        code: Code | None = getattr(kind, "default_code", None)
-        return code
+        return getattr(kind, "default_code", None)
     return Code.__members__.get(name)
 
 
@@ -390,44 +355,25 @@ def _entries(section: str) -> dict[str, str]:
     return entries
 
 
-@frozen
-class Described:
-    """The operations of a bus or a contract.
-
-    Attributes:
-        operations: Ordered by subject.
-        text: Docstring of the contract.
-        guarded: True if peers need permission.
-    """
-
-    operations: tuple[Operation, ...]
-    text: str = ""
-    guarded: bool = False
-
-    @classmethod
-    def of(cls, source: Any, prefix: str) -> Described:
-        """Read a bus or a contract.
-
-        Raises:
-            TypeError: If the source is neither a bus nor a valid contract, or if a bus is given with a prefix.
-        """
-        if isinstance(source, Bus):
-            if prefix:
-                raise TypeError(f"prefix={prefix!r} is only for contracts: the subjects of a bus are complete")
-            return cls(_sorted(operations_of(source)), guarded=is_guarded(source))
-        if isinstance(get_origin(source) or source, type):
-            contract = ContractPlan.of(source)
-            return cls(_sorted(_promised(contract, prefix)), contract.text)
+def _described(source: Any, prefix: str) -> tuple[list[Operation], str, bool]:
+    """Return the operations ordered by subject, the docstring of a contract, and True if peers need permission."""
+    text, guarded = "", False
+    operations: Iterable[Operation]
+    if isinstance(source, Bus):
+        if prefix:
+            raise TypeError(f"prefix={prefix!r} is only for contracts: the subjects of a bus are complete")
+        operations, guarded = operations_of(source), is_guarded(source)
+    elif isinstance(get_origin(source) or source, type):
+        contract = ContractPlan.of(source)
+        text = contract.text
+        operations = [
+            Operation(subject, method.style, method.takes, method.returns, method.text, name=method.name)
+            for subject, method in contract.subjects(prefix).items()
+        ]
+    else:
         raise TypeError(f"{shown(source)} is neither a Bus nor a contract, which is a Protocol class")
-
-
-def _sorted(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    return tuple(sorted(operations, key=lambda one: (str(one.subject), one.style == "publication", one.sent, one.name)))
-
-
-def _promised(contract: ContractPlan, prefix: str) -> Iterator[Operation]:
-    for subject, method in contract.subjects(prefix).items():
-        yield Operation(subject, method.style, method.takes, method.returns, method.text, name=method.name)
+    order = sorted(operations, key=lambda one: (str(one.subject), one.style == "publication", one.sent, one.name))
+    return order, text, guarded
 
 
 _WS: Final = ("ws", "wss")
@@ -435,11 +381,7 @@ _HTTP: Final = ("http", "https")
 
 
 def server_of(url: str) -> dict[str, Any]:
-    """Return the server object for a URL, leaving out its secrets.
-
-    Raises:
-        ValueError: If the URL has no host.
-    """
+    """Return the server object for a URL, leaving out its secrets. Raises `ValueError` if the URL has no host."""
     protocol, transport, address = _parts(url)
     parts = urlsplit(address)
     if not parts.hostname or transport in ("memory", "unix"):
@@ -463,17 +405,6 @@ def _parts(url: str) -> tuple[str, str, str]:
     parts = split_url(url, takes_user=True)
     find_protocol(parts.protocol, {})
     return parts.protocol, parts.transport, parts.address
-
-
-def wires_of(urls: list[str]) -> list[tuple[str, str]]:
-    return sorted({_parts(url)[:2] for url in urls})
-
-
-def channel_binding(url: str) -> dict[str, Any]:
-    _, transport, _ = _parts(url)
-    if transport not in _WS:
-        return {}
-    return {"ws": {"method": "GET", "bindingVersion": "0.1.0"}}
 
 
 def operation_binding(operation: Operation, wires: list[tuple[str, str]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.resources import files
+from itertools import starmap
 from typing import Any, Final
 
 from ..plugins.tools import check_type, shown
@@ -25,7 +26,7 @@ _STYLES: Final = {
     "publication": ("listens", "receives publications"),
     "sent": ("publishes", "publishes to subscribers"),
 }
-_ALWAYS: Final = "Errors of every request"
+_FACTS: Final = {"running": "{} at once", "group": "one of the group {}", "durable": "durable {}"}
 _NAME: Final = re.compile(r"\{\w+\}")
 _CODE: Final = re.compile(r"``(.+?)``|`(.+?)`")
 _BULLET: Final = re.compile(r"^[*-] +")
@@ -102,7 +103,7 @@ class _Page:
             servers=self._servers(),
             access=_ACCESS if self._live is not None else "",
             navigation=self._navigation(schemas),
-            operations="\n".join(map(self._group, self._groups().items())) or "<p>There are no operations.</p>",
+            operations="\n".join(starmap(self._group, self._groups().items())) or "<p>There are no operations.</p>",
             schemas="".join(map(self._component, schemas)),
             has_schemas="" if schemas else " hidden",
             document=data,
@@ -158,8 +159,7 @@ class _Page:
 
     # -- operations --------------------------------------------------------------------------------------------------------
 
-    def _group(self, group: tuple[str, list[str]]) -> str:
-        tag, keys = group
+    def _group(self, tag: str, keys: list[str]) -> str:
         return f"<section data-group><h2>{escape(tag or 'Operations')}</h2>{''.join(map(self._operation, keys))}</section>"
 
     def _operation(self, key: str) -> str:
@@ -167,13 +167,9 @@ class _Page:
         word, meaning = _STYLES[style]
         subject = operation["title"]
         summary = operation.get("summary", "")
-        facts = []
-        if "x-polybus-running" in operation:
-            facts.append(f"{operation['x-polybus-running']} at once")
-        if "x-polybus-group" in operation:
-            facts.append(f"one of the group {operation['x-polybus-group']}")
-        if "x-polybus-durable" in operation:
-            facts.append(f"durable {operation['x-polybus-durable']}")
+        facts = [
+            text.format(operation[f"x-polybus-{name}"]) for name, text in _FACTS.items() if f"x-polybus-{name}" in operation
+        ]
         channel = self._channels[_last(operation["channel"])]
         search = " ".join([subject, word, summary, operation.get("description", ""), *self._names_in(operation)]).lower()
         parts = [
@@ -209,10 +205,8 @@ class _Page:
         return f"<h4>In the subject</h4><table>{rows}</table>" if rows else ""
 
     def _bodies(self, operation: Part, style: str) -> str:
-        asked = self._body(
-            {"channel": "Incoming items", "publication": "Receives", "sent": "Sends"}.get(style, "Body"),
-            operation["messages"][0],
-        )
+        words = {"channel": "Incoming items", "publication": "Receives", "sent": "Sends"}.get(style, "Body")
+        asked = self._body(words, operation["messages"][0])
         if "reply" not in operation:
             return asked
         given = self._body("Answer" if style == "request" else "Items", operation["reply"]["messages"][0])
@@ -236,7 +230,7 @@ class _Page:
         rows = [self._error(code, named[code]) for code in codes if code in named]
         others = "".join(self._error(code, "") for code in codes if code not in named)
         text = f'<h4>Errors</h4><table class="errors">{"".join(rows)}</table>' if rows else ""
-        return f'{text}<details><summary>{_ALWAYS}</summary><table class="errors">{others}</table></details>'
+        return f'{text}<details><summary>Errors of every request</summary><table class="errors">{others}</table></details>'
 
     def _error(self, code: str, said: str) -> str:
         message = self._messages[f"error.{code}"]

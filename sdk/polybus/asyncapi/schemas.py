@@ -44,12 +44,7 @@ OMITS: Final = "x-polybus-omits-defaults"
 
 
 class Schemas:
-    """Schemas of all types in a document.
-
-    Args:
-        read: Types that the bus reads.
-        written: Types that the bus writes. A model's members may have different names when written.
-    """
+    """Schemas of all types that a bus reads or writes. A model's members may have different names when written."""
 
     def __init__(self, read: Iterable[Any], written: Iterable[Any] = ()) -> None:
         self.keys: Keys = Keys()
@@ -57,10 +52,8 @@ class Schemas:
         self._of: dict[Any, Schema] = {}
         wanted: dict[Any, _Wanted] = {(_key(kind), "validation"): (kind, "validation") for kind in read}
         wanted |= {(_key(kind), "serialization"): (kind, "serialization") for kind in written}
-        others, models = list[_Wanted](), list[_Wanted]()
-        for one in wanted.values():
-            (models if _is_read_by_pydantic(one[0]) else others).append(one)
-        self._add(others, _of_msgspec)
+        models = [one for one in wanted.values() if _is_read_by_pydantic(one[0])]
+        self._add([one for one in wanted.values() if one not in models], _of_msgspec)
         if models:
             self._add(models, _of_pydantic)
         self.components = {name: self.components[name] for name in sorted(self.components)}
