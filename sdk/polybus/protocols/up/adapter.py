@@ -123,7 +123,7 @@ class Up(EntityOptions):
 
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UpSession:
         """Create a connection's session, which is the same in both roles. `rng` generates the random part of ids."""
-        return UpSession(self.codec(limits), self, limits, random.SystemRandom() if rng is None else rng)
+        return UpSession(self.codec(limits), self, limits, rng or random.SystemRandom())
 
 
 @frozen
@@ -136,7 +136,7 @@ class UpFabric:
         adapter = self.adapter
         names = UpNames(adapter.names, adapter.own, adapter.other, on_fabric=True)
         filters = Filters(DIALECTS[adapter.dialect], names, hear)
-        return UpSession(adapter.codec(limits), adapter, limits, random.SystemRandom() if rng is None else rng, filters)
+        return UpSession(adapter.codec(limits), adapter, limits, rng or random.SystemRandom(), filters)
 
     def sample(self, frame: bytes) -> Sample:
         return DIALECTS[self.adapter.dialect].sample(frame, self.adapter.own.authority)

@@ -8,6 +8,7 @@ text.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -28,6 +29,7 @@ from .wire import (
     FORMAT_NAMES,
     NAME,
     PROFILE,
+    REQUEST_PRIORITY,
     WIRE_RULES,
     Attributes,
     MessageType,
@@ -87,10 +89,6 @@ def given_body(raw: bytes, message: Message) -> tuple[bytes, int]:
     return raw, _WRITTEN[id(message.format)]
 
 
-def format_of(number: int) -> BodyFormat:
-    return _READ.get(number, OCTETS)
-
-
 def check_payload(payload: bytes, format: BodyFormat) -> None:
     if format is ANY and not check_any(payload):
         raise _no("google.protobuf.Any", "bad_protobuf")
@@ -116,8 +114,6 @@ def _no(what: str, reason: str) -> RemoteProtocolError:
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
-_PRIORITY_OF_ANSWERS: Final = 5
-
 
 @frozen(eq=False)
 class MessageShape:
@@ -142,7 +138,7 @@ def shape_of(given: Attributes) -> MessageShape:
     subject, answer = str(source), b""
     if kind is Kind.REQUEST:
         subject = str(given.sink)
-        priority = max(given.priority, _PRIORITY_OF_ANSWERS)
+        priority = max(given.priority, REQUEST_PRIORITY)
         answer = head_of(MessageType.RESPONSE, given.sink, source, priority) + varint_field(0x30, given.ttl or 0)
     elif kind is Kind.RESPONSE:
         subject = ""
@@ -151,7 +147,7 @@ def shape_of(given: Attributes) -> MessageShape:
     trace = given.traceparent
     headers = {"traceparent": trace} if trace and is_traceparent(trace) else None  # a malformed trace context is ignored
     template = replace(given, id=b"", reqid=b"")
-    format = OCTETS if kind is Kind.ERROR else format_of(given.payload_format)
+    format = OCTETS if kind is Kind.ERROR else _READ.get(given.payload_format, OCTETS)
     ms, text = given.ttl or 0, str(source)
     ttl = ms / 1000 if ms else None
     return MessageShape(template, kind, subject, text, text.encode(), source.authority, format, ttl, ms, headers, answer)
@@ -248,9 +244,7 @@ _PAYLOAD: Final = 0x12
 _STATUSES: Final = ("uprotocol.v1.UStatus", "google.rpc.Status")
 _UNANSWERABLE: Final = frozenset({"request.source", "request.sink"})
 Parts: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes | None]"
-"""Parts of an ordinary frame: id, attributes before the request id, request id, attributes after the request id, and
-payload.
-"""
+"""Id, attributes before the request id, request id, attributes after the request id, and payload of an ordinary frame."""
 
 
 class UpReader:
@@ -285,16 +279,11 @@ class UpReader:
         _check(given)
         shape, uuid, reqid = shape_of(given), write_uuid(given.id), write_uuid(given.reqid) if given.reqid else b""
         if parts is not None and parts[0] == uuid and parts[2] == reqid and len(parts[1]) + len(parts[3]) <= _LONGEST:
-            self._remember(parts[1], parts[3], shape)
+            with suppress(ValueError):
+                for part in (parts[1], parts[3]):  # both are whole fields, so only the request id is between them
+                    read_attributes(part)
+                remember(self._known, (parts[1], parts[3]), shape, _REMEMBERED)
         return self._message(shape, payload, uuid, reqid)
-
-    def _remember(self, before: bytes, behind: bytes, shape: MessageShape) -> None:
-        try:
-            for part in (before, behind):  # both parts are whole fields, so only the request id is between them
-                read_attributes(part)
-        except ValueError:
-            return
-        remember(self._known, (before, behind), shape, _REMEMBERED)
 
     def _message(self, shape: MessageShape, payload: bytes | None, uuid: bytes, reqid: bytes) -> UpMessage:
         message = UpMessage(shape, payload, uuid, reqid)
@@ -372,27 +361,18 @@ def _failure(message: UpMessage, payload: bytes | None) -> UpMessage:
     """Read an error answer. If the payload is a UStatus, bare or in an ``Any``, it is used for the error."""
     given = message.shape.given
     facts: dict[str, Any] = {"text": "", "reason": None, "detail": None}
-    if payload is not None:
-        try:
-            found = _status(payload, given.payload_format)
-            facts = facts if found is None else facts_of(found)[1]
-        except ValueError:
-            pass  # the code in the attributes is enough
+    with suppress(ValueError):  # the code in the attributes is enough
+        if given.payload_format == PayloadFormat.PROTOBUF_IN_ANY:
+            url, payload = unpack(payload or b"")
+            payload = payload if type_name(url) in _STATUSES else None
+        elif given.payload_format != PayloadFormat.PROTOBUF:
+            payload = None
+        facts = facts if payload is None else facts_of(payload)[1]
     message.raw = None
     message.code, unknown = code_of(given.commstatus or 0)
-    if unknown and not facts["text"]:
-        facts["text"] = unknown
+    facts["text"] = facts["text"] or unknown
     message.facts = facts
     return message
-
-
-def _status(payload: bytes, format: int) -> bytes | None:
-    if format == PayloadFormat.PROTOBUF:
-        return payload
-    if format == PayloadFormat.PROTOBUF_IN_ANY:
-        url, inner = unpack(payload)
-        return inner if type_name(url) in _STATUSES else None
-    return None
 
 
 _KINDS: Final = {1: Kind.PUBLISH, 2: Kind.REQUEST, 3: Kind.RESPONSE, 4: Kind.NOTIFY}  # By `MessageType`
@@ -445,19 +425,20 @@ class UpCodec:
         if type is None:
             raise no_form(message.kind)
         said = message.attributes
+        ttl = None if message.ttl is None else milliseconds(message.ttl)
+        given = Attributes(
+            type=type,
+            permission_level=said.get("permission_level"),
+            token=said.get("token"),
+            traceparent=said.get("traceparent"),
+        )
         try:
-            given = Attributes(
-                uuid_bytes(str(said.get("id", message.id))),
-                type,
-                _uri(said.get("source")),
-                _uri(said.get("sink")),
-                LEVELS[said["priority"]] + 1 if "priority" in said else 0,
-                said.get("ttl", None if message.ttl is None else milliseconds(message.ttl)),
-                said.get("permission_level"),
-                reqid=uuid_bytes(str(said.get("reqid", message.id))) if type is MessageType.RESPONSE else b"",
-                token=said.get("token"),
-                traceparent=said.get("traceparent"),
-            )
+            given.id = uuid_bytes(str(said.get("id", message.id)))
+            given.source, given.sink = _uri(said.get("source")), _uri(said.get("sink"))
+            given.priority = LEVELS[said["priority"]] + 1 if "priority" in said else 0
+            given.ttl = said.get("ttl", ttl)
+            if type is MessageType.RESPONSE:
+                given.reqid = uuid_bytes(str(said.get("reqid", message.id)))
         except (ValueError, KeyError) as error:
             raise LocalProtocolError(f"invalid attributes of a UMessage: {error}", protocol=NAME) from error
         return self.frame(given, message)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, TypeAlias
 
 from attrs import evolve
@@ -161,16 +161,18 @@ class UpNames:
         self.spellings.clear()
 
     def method(self, subject: str | int) -> UUri:
-        return self._whole(_found(subject, "method", self._methods, self._topics, lambda: self.other))
+        return self._found(subject, "method", self._methods, self._topics)
 
     def topic(self, subject: str | int) -> UUri:
-        return self._whole(_found(subject, "topic", self._topics, self._methods, lambda: self.entity))
+        return self._found(subject, "topic", self._topics, self._methods)
 
-    def _whole(self, uri: UUri) -> UUri:
-        """Add this host's authority to an address on a fabric, because a receiver would complete the address with its own
-        authority.
-        """
-        return evolve(uri, authority=self.entity.authority) if self._on_fabric and not uri.authority else uri
+    def _found(self, subject: str | int, kind: str, places: Mapping[str, Place], others: Mapping[str, Place]) -> UUri:
+        subject = subject_text(subject)
+        place = _address(subject, kind) if "/" in subject else _place_of(subject, kind, places, others)
+        if isinstance(place, int):
+            return (self.other if kind == "method" else self.entity).with_resource(place)
+        # On a fabric a receiver would complete an address with its own authority.
+        return evolve(place, authority=self.entity.authority) if self._on_fabric and not place.authority else place
 
     def destination(self, to: str | None) -> UUri:
         return self.other.with_resource(0) if to is None else _entity(to)
@@ -202,15 +204,10 @@ class UpNames:
         return name
 
 
-def _found(
-    subject: str | int, kind: str, places: Mapping[str, Place], others: Mapping[str, Place], entity: Callable[[], UUri]
-) -> UUri:
+def subject_text(subject: str | int) -> str:
     if isinstance(subject, int):
         raise Unsupported(f"up: {subject} is a number, but a subject is a name in Up(names=...) or an address")
-    if "/" in subject:
-        return _address(subject, kind)
-    place = _place_of(subject, kind, places, others)
-    return entity().with_resource(place) if isinstance(place, int) else place
+    return subject
 
 
 def _place_of(name: str, kind: str, places: Mapping[str, Place], others: Mapping[str, Place]) -> Place:

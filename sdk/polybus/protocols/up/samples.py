@@ -13,24 +13,19 @@ from typing import Final
 
 from attrs import evolve, frozen
 
-from ...errors import LocalProtocolError, TooLarge, Unsupported
+from ...errors import LocalProtocolError, TooLarge
 from ...plugins import Hear, Sample
 from ...plugins.protobuf import length, read_varint
 from ...subjects import canonical, is_pattern, matches, wire_pattern
-from .names import UpNames
+from .names import UpNames, subject_text
 from .uuris import ANY_AUTHORITY, ANY_PART, ANY_VERSION, UUri, UUriError, check_authority, parse_uuri
 from .wire import LAST_PRIORITY, NAME, USUAL_PRIORITY, read_attributes, split_message, write_attributes, write_message
-
-_NO_SINK: Final = "{}/{}/{}/{}/{}"
-_NO_SINK_OF_FOUR: Final = "{}/{}/{}/{}"
 
 
 def segments_of(uri: UUri, host: str, *, whole_entity: bool = False) -> str:
     """Return the five segments of an address or pattern, or four if `whole_entity` is set, which may cover more addresses."""
-    type = "*" if uri.type == ANY_PART else f"{uri.type:X}"
-    instance = "*" if uri.instance == ANY_PART else f"{uri.instance:X}"
-    version = "*" if uri.version == ANY_VERSION else f"{uri.version:X}"
-    resource = "*" if uri.resource == ANY_PART else f"{uri.resource:X}"
+    numbers = ((uri.type, ANY_PART), (uri.instance, ANY_PART), (uri.version, ANY_VERSION), (uri.resource, ANY_PART))
+    type, instance, version, resource = ("*" if number == any else f"{number:X}" for number, any in numbers)
     entity = f"{type}/{instance}"
     if whole_entity:
         entity = "*" if "*" in entity else f"{uri.entity:X}"
@@ -41,9 +36,8 @@ def key_of(source: UUri, sink: UUri | None, host: str, *, whole_entity: bool = F
     if host in ("", ANY_AUTHORITY):
         raise ValueError(f"{host!r} does not name this host: keys need its name in place of an empty authority")
     start = f"up/{segments_of(source, host, whole_entity=whole_entity)}"
-    if sink is None:
-        return f"{start}/{_NO_SINK_OF_FOUR if whole_entity else _NO_SINK}"
-    return f"{start}/{segments_of(sink, host, whole_entity=whole_entity)}"
+    no_sink = "{}/{}/{}/{}" if whole_entity else "{}/{}/{}/{}/{}"
+    return f"{start}/{no_sink if sink is None else segments_of(sink, host, whole_entity=whole_entity)}"
 
 
 _VERSION: Final = b"\x01"
@@ -209,8 +203,7 @@ class Filters:
         return self._dialect.filter(source, sink, self.names.entity.authority)
 
     def _sources(self, pattern: str | int) -> tuple[UUri, ...]:
-        if isinstance(pattern, int):
-            raise Unsupported(f"up: {pattern} is a number, but a subject is a name in Up(names=...) or an address")
+        pattern = subject_text(pattern)
         if "/" in pattern:
             return (_sources_of_addresses(pattern),)
         if not is_pattern(pattern):

@@ -337,13 +337,12 @@ def service_of(descriptor: ServiceDescriptor) -> Service:
         for number, part in read_fields(descriptor.GetOptions().SerializeToString())
         if (name := _SERVICE_NUMBERS.get(number)) is not None
     ]
-    methods = [Declared(method.name, _method_options(method), [], 0) for method in descriptor.methods]
+    methods: list[Declared] = []
+    for method in descriptor.methods:
+        fields = read_fields(method.GetOptions().SerializeToString())
+        numbers = [Option(_METHOD, _plain(part), 0) for number, part in fields if number == _METHOD_NUMBER]
+        methods.append(Declared(method.name, numbers, [], 0))
     return _checked(Declared(descriptor.name, options, methods, 0), lambda line: str(descriptor.file.name))
-
-
-def _method_options(method: Any) -> list[Option]:
-    fields = read_fields(method.GetOptions().SerializeToString())
-    return [Option(_METHOD, _plain(part), 0) for number, part in fields if number == _METHOD_NUMBER]
 
 
 def _plain(part: int | bytes) -> Any:

@@ -30,10 +30,7 @@ SETTLED: Final = 4096  # On a fabric: answered requests that are remembered, at 
 
 
 class Accounts:
-    """Counts unanswered requests, of which each authority may have at most `most`.
-
-    Also remembers at least `remembered` answered requests.
-    """
+    """Counts unanswered requests, at most `most` for each authority. Remembers at least `remembered` answered requests."""
 
     __slots__ = ("_counts", "_most", "_older", "_remembered", "_settled", "_under_way")
 
@@ -72,22 +69,15 @@ class Accounts:
                 self._older, self._settled = self._settled, set()
 
     def clear(self) -> None:
-        self._under_way.clear()
-        self._counts.clear()
-        self._settled.clear()
-        self._older.clear()
+        for each in (self._under_way, self._counts, self._settled, self._older):
+            each.clear()
 
 
 _TRACE: Final = "traceparent"
 CAPABILITIES: Final = Capabilities(
-    subscribe=False,
-    headers=False,
-    bare_headers=False,
-    own_headers=frozenset({_TRACE}),
-    answer_headers=False,
-    destinations=True,
-    extensions=False,
-)
+    subscribe=False, headers=False, bare_headers=False, own_headers=frozenset({_TRACE}), answer_headers=False,
+    destinations=True, extensions=False,
+)  # fmt: skip
 ON_FABRIC: Final = replace(CAPABILITIES, filters=True, many_senders=True, announce="both")
 _REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR
 # Tags of attributes; those of ids include the length.
@@ -130,7 +120,8 @@ class UpSession(EntitySession):
     def _is_taken(self, message: UpMessage, now: float) -> bool:
         kind, shape, names = message.kind, message.shape, self._names
         if self._filters is not None:
-            self._check_sink(kind, shape, self._filters)
+            if kind is not Kind.PUBLISH and not self._filters.is_ours(shape.given.sink):
+                raise refuse(f"addressed to {shape.given.sink}, which is not this entity", "wrong_sink")
         elif names.peer is None and kind is not _RESPONSE and kind is not _ERROR:
             self._learn(shape.source)
         if kind is _RESPONSE or kind is _ERROR:
@@ -149,11 +140,6 @@ class UpSession(EntitySession):
             message.expires = now + (message.ttl or 0.0)
         return True
 
-    @staticmethod
-    def _check_sink(kind: Kind, shape: MessageShape, filters: Filters) -> None:
-        if kind is not Kind.PUBLISH and not filters.is_ours(shape.given.sink):
-            raise refuse(f"addressed to {shape.given.sink}, which is not this entity", "wrong_sink")
-
     def _too_many(self, message: UpMessage, authority: str) -> bool:
         most = self._options.per_authority
         text = f"{most} requests of {authority or 'this host'!r} are active (per_authority): try again later"
@@ -162,9 +148,6 @@ class UpSession(EntitySession):
         return False
 
     def _check_answer(self, message: UpMessage, shape: MessageShape) -> bool:
-        """Return True to accept an answer. If the answer has expired, its request keeps waiting until the request's own
-        deadline.
-        """
         key, source = message.reqid, shape.source
         sink = self._asked.get(key)
         if sink is None:
@@ -181,26 +164,26 @@ class UpSession(EntitySession):
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[bytes | None, Frames]:
-        kind, key = message.kind, None
+        kind = message.kind
         if kind is _REQUEST:
             key, frame, sink = self._request(message)
             self._check_size(frame)
             self._asked[key] = sink
+            return key, frame
+        if kind is _RESPONSE or kind is _ERROR:
+            frame = self._response(message)
+            self._accounts.settle(message.id.account)
+        elif kind is Kind.PUBLISH:
+            frame = self._publication(message)
+        elif kind is Kind.NOTIFY:
+            frame = self._event(kind, message)
+        elif self._filters is not None and (kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE):
+            (self._filters.add if kind is Kind.SUBSCRIBE else self._filters.remove)(message.subject)
+            return None, ()
         else:
-            if kind is _RESPONSE or kind is _ERROR:
-                frame = self._response(message)
-                self._accounts.settle(message.id.account)
-            elif kind is Kind.PUBLISH:
-                frame = self._publication(message)
-            elif kind is Kind.NOTIFY:
-                frame = self._event(kind, message)
-            elif self._filters is not None and (kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE):
-                (self._filters.add if kind is Kind.SUBSCRIBE else self._filters.remove)(message.subject)
-                return None, ()
-            else:
-                raise no_form(kind)
-            self._check_size(frame)
-        return key, frame
+            raise no_form(kind)
+        self._check_size(frame)
+        return None, frame
 
     def _check_size(self, frame: bytes) -> None:
         size = len(frame)

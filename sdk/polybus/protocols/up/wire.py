@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from attrs import frozen
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from ...errors import Code
 from ...plugins import FrameField
@@ -72,18 +73,13 @@ class Attributes(Struct, gc=False):
     payload_format: int = 0
 
     def as_texts(self) -> dict[str, Any]:
-        given: dict[str, Any] = {
+        given = asdict(self) | {
             "id": uuid_text(self.id) if self.id else None,
-            "type": TYPE_NAMES.get(MessageType(self.type)) if 0 < self.type <= MessageType.NOTIFICATION else None,
+            "type": TYPE_NAMES.get(self.type),
             "source": None if self.source is None else str(self.source),
             "sink": None if self.sink is None else str(self.sink),
             "priority": priority_name(self.priority) if self.priority else None,
-            "ttl": self.ttl,
-            "permission_level": self.permission_level,
-            "commstatus": self.commstatus,
             "reqid": uuid_text(self.reqid) if self.reqid else None,
-            "token": self.token,
-            "traceparent": self.traceparent,
             "payload_format": FORMAT_NAMES[self.payload_format] if 0 < self.payload_format < len(FORMAT_NAMES) else None,
         }
         return {name: value for name, value in given.items() if value is not None}
@@ -118,12 +114,10 @@ NAME: Final = "up"
 WIRE_RULES: Final = WireRules(NAME)
 refuse: Final = WIRE_RULES.refuse
 
-_TOKEN: Final = b"\x52"
-
 
 def shown(frame: bytes) -> bytes:
-    """Return the beginning of a frame for display, or nothing if it may contain a token."""
-    return b"" if _TOKEN in frame else frame[:200]
+    """Return the beginning of a frame for display, or nothing if it may contain a token, whose tag is 0x52."""
+    return b"" if b"\x52" in frame else frame[:200]
 
 
 PROFILE: Final = "1.6-alpha.7"  # The release of these rules; later ones require a ttl and a priority in each message
@@ -131,9 +125,9 @@ PROFILE: Final = "1.6-alpha.7"  # The release of these rules; later ones require
 
 @frozen
 class MessageRule:
-    name: str  # Name for programs and logs: ``publish.source``
+    name: str  # Name for programs and logs, which ends with the attribute: ``publish.source``
     types: frozenset[MessageType]  # Message types that it applies to
-    kept: Callable[[Attributes], bool]  # Returns True for attributes that keep the rule
+    kept: Callable[[Any], bool]  # Returns True for a value of the attribute that keeps the rule
     text: str
 
 
@@ -158,47 +152,31 @@ def _is_stream_sink(uri: UUri | None) -> bool:
 
 _RESPONSE: Final = MessageType.RESPONSE
 _ALL: Final = frozenset((MessageType.PUBLISH, MessageType.REQUEST, MessageType.RESPONSE, MessageType.NOTIFICATION))
-_FORMATS: Final = range(PayloadFormat.SHARED_MEMORY + 1)
-_TABLE: Final[Sequence[tuple[str, Callable[[Attributes], bool], str]]] = (
-    ("id", lambda its: is_v7(its.id), "the id must be a version 7 UUID"),
-    ("type", lambda its: its.type in _ALL, "the type must be publish, request, response or notification"),
-    ("source", lambda its: its.source is not None, "a message must have a source"),
-    ("priority", lambda its: 0 <= its.priority <= LAST_PRIORITY, "the priority must be CS0 to CS6, or absent"),
-    ("payload_format", lambda its: its.payload_format in _FORMATS, "the payload format must be 1 to 8, or absent"),
-    (
-        "publish.source",
-        lambda its: _is_topic(its.source),
-        "a publication must come from a topic, whose resource is 8000 to FFFE",
-    ),
+_URGENT: Final = range(REQUEST_PRIORITY, 2**31)
+_TABLE: Final[Sequence[tuple[str, Callable[[Any], bool], str]]] = (
+    ("id", is_v7, "the id must be a version 7 UUID"),
+    ("type", _ALL.__contains__, "the type must be publish, request, response or notification"),
+    ("source", lambda uri: uri is not None, "a message must have a source"),
+    ("priority", range(LAST_PRIORITY + 1).__contains__, "the priority must be CS0 to CS6, or absent"),
+    ("payload_format", range(len(FORMAT_NAMES)).__contains__, "the payload format must be 1 to 8, or absent"),
+    ("publish.source", _is_topic, "a publication must come from a topic, whose resource is 8000 to FFFE"),
     (
         "publish.sink",
-        lambda its: _is_stream_sink(its.sink),
+        _is_stream_sink,
         "a publication must not have a sink, except a streamer's: an authority with only wildcards",
     ),
-    (
-        "notification.source",
-        lambda its: _is_topic(its.source),
-        "a notification must come from a topic, whose resource is 8000 to FFFE",
-    ),
-    ("notification.sink", lambda its: _is_entity(its.sink), "a notification must go to an entity, whose resource is 0"),
-    (
-        "request.source",
-        lambda its: _is_entity(its.source),
-        "the source of a request must have resource 0, because the answer goes there",
-    ),
-    ("request.sink", lambda its: _is_method(its.sink), "a request must go to a method, whose resource is 1 to 7FFF"),
-    ("request.priority", lambda its: its.priority >= REQUEST_PRIORITY, "a request must have priority CS4 or higher"),
-    ("request.ttl", lambda its: bool(its.ttl), "a request must have a ttl above 0"),
-    (
-        "response.source",
-        lambda its: _is_method(its.source),
-        "a response must come from the method, whose resource is 1 to 7FFF",
-    ),
-    ("response.sink", lambda its: _is_entity(its.sink), "a response must go to the source of its request, whose resource is 0"),
-    ("response.reqid", lambda its: is_v7(its.reqid), "a response must have the id of its request"),
+    ("notification.source", _is_topic, "a notification must come from a topic, whose resource is 8000 to FFFE"),
+    ("notification.sink", _is_entity, "a notification must go to an entity, whose resource is 0"),
+    ("request.source", _is_entity, "the source of a request must have resource 0, because the answer goes there"),
+    ("request.sink", _is_method, "a request must go to a method, whose resource is 1 to 7FFF"),
+    ("request.priority", _URGENT.__contains__, "a request must have priority CS4 or higher"),
+    ("request.ttl", bool, "a request must have a ttl above 0"),
+    ("response.source", _is_method, "a response must come from the method, whose resource is 1 to 7FFF"),
+    ("response.sink", _is_entity, "a response must go to the source of its request, whose resource is 0"),
+    ("response.reqid", is_v7, "a response must have the id of its request"),
     (
         "response.priority",
-        lambda its: its.priority == 0 or its.priority >= REQUEST_PRIORITY,
+        lambda priority: priority == 0 or priority in _URGENT,
         "a response must have the priority of its request, which is CS4 or higher",
     ),
 )
@@ -211,7 +189,7 @@ RULES: Final[Sequence[MessageRule]] = tuple(
 def violations(given: Attributes) -> Iterator[MessageRule]:
     for rule in RULES:
         if (given.type in rule.types or given.type not in _ALL) and (rule.types == _ALL or given.type in _ALL):
-            if not rule.kept(given):
+            if not rule.kept(getattr(given, rule.name.rpartition(".")[2])):
                 yield rule
 
 
@@ -236,7 +214,6 @@ def _violation_of_head(
     return next(violations(given), None)
 
 
-_SIZE: Final = 18
 _COUNTS: Final = 4096
 _LAST_MS: Final = 2**48 - 1
 _VERSION: Final = 7 << 12
@@ -269,7 +246,7 @@ class WireIds:
 
 
 def is_wire_id(id: bytes) -> bool:
-    return len(id) == _SIZE and id[0] == 9 and id[9] == 17 and id[2] >> 4 == 7 and id[17] >> 6 == 2
+    return len(id) == 18 and id[0] == 9 and id[9] == 17 and id[2] >> 4 == 7 and id[17] >> 6 == 2
 
 
 def wire_ms(id: bytes) -> int:
@@ -282,7 +259,6 @@ _NUMBERS: Final = {2: "type", 5: "priority", 6: "ttl", 7: "permission_level", 8:
 _IDS: Final = {1: "id", 9: "reqid"}
 _ADDRESSES: Final = {3: "source", 4: "sink"}
 _TEXTS: Final = {10: "token", 11: "traceparent"}
-_UNSIGNED: Final = (6, 7)
 
 
 def write_uuid(id: bytes) -> bytes:
@@ -389,7 +365,10 @@ def read_attributes(data: bytes) -> Attributes:
         if isinstance(value, int):
             if read is not None:
                 raise ValueError(f"{name} is not a number")
-            setattr(found, name, value if value < 2**31 else _large_number(number, value))
+            if value >= 2**31:  # the low 32 bits, as in proto3; a negative int32 has ten bytes on the wire
+                value &= 0xFFFF_FFFF
+                value = value if name in ("ttl", "permission_level") or value < 2**31 else value - 2**32
+            setattr(found, name, value)
         elif read is None:
             raise ValueError(f"{name} must be a number")
         elif isinstance(value, Fixed):
@@ -397,12 +376,6 @@ def read_attributes(data: bytes) -> Attributes:
         else:
             setattr(found, name, read(value))
     return found
-
-
-def _large_number(number: int, value: int) -> int:
-    """Return the low 32 bits, as in proto3. A negative int32 has ten bytes on the wire."""
-    value &= 0xFFFF_FFFF
-    return value if number in _UNSIGNED or value < 2**31 else value - 2**32
 
 
 def write_message(attributes: bytes, payload: bytes | None) -> bytes:

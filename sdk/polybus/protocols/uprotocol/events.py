@@ -68,11 +68,16 @@ def write_status(message: Message) -> bytes:
     return pack(_STATUS, status_of(message))
 
 
-def read_status(data: bytes | None) -> tuple[int, dict[str, Any]] | None:
+def read_status(data: bytes | None, reply_id: str | None = None) -> tuple[int, dict[str, Any]] | None:
     if data is None or not data[2:].startswith(STATUS_URLS):
         return None
-    url, inner = unpack(data)
-    return facts_of(inner) if type_name(url) in STATUSES else None
+    try:
+        url, inner = unpack(data)
+        return facts_of(inner) if type_name(url) in STATUSES else None
+    except ValueError as error:
+        refused = refuse(f"the google.rpc.Status does not decode: {error}", "bad_protobuf")
+        refused.reply_id = reply_id
+        raise refused from error
 
 
 PROTOBUF: Final = "application/protobuf"
@@ -229,34 +234,22 @@ def read_extension(kind: Kind, attributes: dict[str, Any], raw: bytes | None, fo
             raise refuse("subject must be a pattern of 1 byte to Limits.subject, without control characters", "invalid_subject")
         return Message(kind, subject)
     if kind is Kind.OPEN:
-        return _read_open(attributes, raw, format)
+        if "sink" not in attributes:
+            raise refuse("an open must have a sink")
+        facts = WIRE_RULES.read_opening(attributes.get("mode"), attributes.get("credit"), attributes.get("hops"))
+        return Message(kind, attributes["sink"], attributes["id"], raw, format, attributes=facts)
     reqid = attributes.get("reqid")
     if reqid is None:
         raise refuse(f"reqid is missing in this {NAMES[kind]}", "missing_field")
     if kind is Kind.CREDIT:
         credit = WIRE_RULES.read_count(attributes.get("credit"), "credit", least=1)
         return Message(kind, "", reqid, attributes={"credit": credit})
-    if kind is Kind.END:
-        return _read_end(reqid, raw)
-    return Message(kind, "", reqid, raw, format)
-
-
-def _read_open(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:
-    if "sink" not in attributes:
-        raise refuse("an open must have a sink")
-    facts = WIRE_RULES.read_opening(attributes.get("mode"), attributes.get("credit"), attributes.get("hops"))
-    return Message(Kind.OPEN, attributes["sink"], attributes["id"], raw, format, attributes=facts)
-
-
-def _read_end(reqid: str, raw: bytes | None) -> Message:
-    try:
-        status = read_status(raw)
-    except ValueError as error:
-        raise refuse(f"the google.rpc.Status does not decode: {error}", "bad_protobuf") from error
+    if kind is not Kind.END:
+        return Message(kind, "", reqid, raw, format)
+    status = read_status(raw)
     if status is None or status[0] == 0:
-        return Message(Kind.END, "", reqid)
-    code, _ = code_of(status[0])
-    return Message(Kind.END, "", reqid, code=code, attributes=status[1])
+        return Message(kind, "", reqid)
+    return Message(kind, "", reqid, code=code_of(status[0])[0], attributes=status[1])
 
 
 def extension_attributes(message: Message) -> tuple[dict[str, Any], bytes | None]:
@@ -450,7 +443,9 @@ class Envelope:
                 error.reply_id = _reply_id(attributes, kind)
                 raise error
             tolerated.append(BARE_DATA)
-            raw, format = bare_status(raw, schema) or (raw, OCTETS)
+            # A bare Status, as in the document's examples, where the schema names the type.
+            name = schema.removeprefix("/") if isinstance(schema, str) else ""
+            raw, format = (pack(name, raw), ANY) if name in STATUSES else (raw, OCTETS)
         made = self._message(attributes, kind, extension, raw, format)
         if tolerated:
             made.attributes[TOLERATED] = tolerated
@@ -533,21 +528,10 @@ def is_packed(data: bytes) -> bool:
     return check_any(data) and (not data or b"/" in data[2 : 2 + data[1]])
 
 
-def bare_status(raw: bytes, schema: Any) -> tuple[bytes, BodyFormat] | None:
-    """Pack a bare Status, as in the document's examples, where the schema names the type. Returns `None` for other data."""
-    name = schema.removeprefix("/") if isinstance(schema, str) else ""
-    return (pack(name, raw), ANY) if name in STATUSES else None
-
-
 def _response(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat) -> Message:
     """Read an answer, which is a result, a failed delivery (commstatus) or an application error (google.rpc.Status)."""
     reqid, commstatus = attributes["reqid"], attributes.get("commstatus")
-    try:
-        status = read_status(raw) if format is ANY else None
-    except ValueError as error:
-        refused = refuse(f"the google.rpc.Status does not decode: {error}", "bad_protobuf")
-        refused.reply_id = reqid
-        raise refused from error
+    status = read_status(raw, reqid) if format is ANY else None
     if not commstatus and (status is None or status[0] == 0):
         return Message(_RESPONSE, "", reqid, raw, format)
     number, facts = status if status is not None else (0, {"text": "", "reason": None, "detail": None})

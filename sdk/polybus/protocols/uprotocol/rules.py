@@ -229,6 +229,20 @@ def valued(facts: Facts, name: str, value: Any) -> str | None:
     return None
 
 
+_NUMBERS: Final = "ttl plevel permission_level commstatus".split()
+_TABLE_3: Final = "specversion id source sink datacontenttype dataschema priority ttl hash".split()
+_CLAUSES: Final = {
+    "type": "1.1 Table 2",
+    "plevel": "1.2.1 Table 4, permission_level",
+    "attributes": "CloudEvents 1.0.2, naming conventions",
+    "traceparent": "CloudEvents 1.0.2, distributed tracing",
+    **{name: f"CloudEvents 1.0.2, {name}" for name in ("subject", "time")},
+    **{name: f"1.2.1 Table 4, {name}" for name in ("token", "permission_level")},
+    **{name: f"1.2.2 Table 5, {name}" for name in ("reqid", "commstatus")},
+    **{name: f"1.1 Table 3, {name}" for name in _TABLE_3},
+}
+"""Clauses of the document by attribute."""
+
 TOLERATED: Final = "polybus-lenient"
 """Member of `Message.attributes` that lists tolerated violations. Event attributes cannot have this name."""
 
@@ -251,12 +265,12 @@ class Leniency(IntEnum):
 @frozen
 class Rule:
     name: str  # Name for programs and logs: ``ttl.required``
-    clause: str  # Clause of the document
     # Given message, name and value of the attribute, returns a text for a violation, or None
     check: Callable[[Facts, str, Any], str | None]
     reason: str = "invalid_attribute"  # `RemoteProtocolError.reason`
     tolerated: Leniency | None = None  # Minimum leniency that tolerates a violation; None for never
     attribute: str = field(init=False, default=Factory(lambda self: self.name.partition(".")[0], takes_self=True))
+    clause: str = field(default=Factory(lambda self: _CLAUSES[self.attribute], takes_self=True))  # Clause of the document
 
     def counts(self, leniency: Leniency) -> bool:
         return self.tolerated is None or leniency < self.tolerated
@@ -279,70 +293,50 @@ def violations(facts: Facts, rules: Sequence[Rule] | None = None) -> Iterator[tu
 
 
 _PRIORITY: Final = f"one of {', '.join(PRIORITIES)}"
-_CONTENT: Final = "1.1 Table 3, datacontenttype"
-_TIMES: Final = "CloudEvents 1.0.2, time"
 _TIMESTAMP: Final = "a timestamp such as 2026-11-21T10:00:00Z (RFC 3339)"
-_SOURCE, _SINK = "1.1 Table 3, source", "1.1 Table 3, sink"
-_TEXTS: Final = {
-    "id": "1.1 Table 3, id",
-    "source": _SOURCE,
-    "sink": _SINK,
-    "datacontenttype": "1.1 Table 3, datacontenttype",
-    "dataschema": "1.1 Table 3, dataschema",
-    "priority": "1.1 Table 3, priority",
-    "token": "1.2.1 Table 4, token",
-    "reqid": "1.2.2 Table 5, reqid",
-    "traceparent": "CloudEvents 1.0.2, distributed tracing",
-    "subject": "CloudEvents 1.0.2, subject",
-}
-_NUMBERS: Final = {
-    "ttl": "1.1 Table 3, ttl",
-    "plevel": "1.2.1 Table 4, permission_level",
-    "permission_level": "1.2.1 Table 4, permission_level",
-    "commstatus": "1.2.2 Table 5, commstatus",
-}
+_TEXTS: Final = "id source sink datacontenttype dataschema priority token reqid traceparent subject".split()
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule("specversion.required", "1.1 Table 3, specversion", required, "missing_field"),
-    Rule("specversion.value", "1.1 Table 3, specversion", specversion),
-    Rule("type.required", "1.1 Table 2", required, "missing_field"),
-    Rule("type.value", "1.1 Table 2", known_type, "unknown_type"),
-    Rule("id.required", "1.1 Table 3, id", required, "missing_field"),
-    *(Rule(f"{name}.type", clause, partial(is_a, kind=str, says="a string")) for name, clause in _TEXTS.items()),
-    *(Rule(f"{name}.type", clause, partial(is_a, kind=int, says="an integer")) for name, clause in _NUMBERS.items()),
-    Rule("hash.type", "1.1 Table 3, hash", partial(is_a, kind=bytes, says="bytes")),
-    Rule("id.uuid", "1.1 Table 3, id", is_uuid),
-    Rule("id.version", "1.1 Table 3, id (a uProtocol UUID)", is_uprotocol_uuid, tolerated=Leniency.DOCUMENT),
-    Rule("source.required", _SOURCE, required, "missing_field"),
-    Rule("source.grammar", _SOURCE, is_address, "invalid_uri"),
-    Rule("source.form", _SOURCE, usual_authority, "invalid_uri", tolerated=Leniency.LENIENT),
-    Rule("source.authority", _SOURCE, has_authority, "invalid_uri", tolerated=Leniency.DOCUMENT),
-    Rule("source.version", _SOURCE, versioned, "invalid_uri"),
-    Rule("source.role", "1.1 Table 1", in_role, "invalid_uri"),
-    Rule("sink.required", _SINK, partial(required, kinds=(NOTIFICATION, REQUEST, RESPONSE)), "missing_field"),
-    Rule("sink.grammar", _SINK, is_address, "invalid_uri"),
-    Rule("sink.form", _SINK, usual_authority, "invalid_uri", tolerated=Leniency.LENIENT),
-    Rule("sink.authority", _SINK, has_authority, "invalid_uri", tolerated=Leniency.DOCUMENT),
-    Rule("sink.version", _SINK, versioned, "invalid_uri"),
-    Rule("sink.role", _SINK, in_role, "invalid_uri"),
-    Rule("datacontenttype.media_type", _CONTENT, partial(fits, test=_MEDIA_TYPE.fullmatch, says="a media type")),
-    Rule("dataschema.required", "1.1 Table 3, dataschema", has_schema, "missing_field"),
-    Rule("dataschema.uri", "1.1 Table 3, dataschema", partial(fits, test=is_uri_reference, says="a URI reference")),
-    Rule("priority.value", "1.1 Table 3, priority", partial(fits, test=PRIORITIES.__contains__, says=_PRIORITY)),
-    Rule("priority.request", "1.1 Table 3, priority", urgent),
-    Rule("ttl.range", "1.1 Table 3, ttl", partial(within, high=MAX_TTL)),
-    Rule("ttl.required", "1.1 Table 3, ttl", partial(required, kinds=(REQUEST,)), "missing_field"),
-    Rule("ttl.request", "1.1 Table 3, ttl", alive),
-    Rule("plevel.name", "1.2.1 Table 4, permission_level", old_name, tolerated=Leniency.DOCUMENT),
-    Rule("plevel.range", "1.2.1 Table 4, permission_level", within),
-    Rule("reqid.required", "1.2.2 Table 5, reqid", partial(required, kinds=(RESPONSE,)), "missing_field"),
-    Rule("reqid.uuid", "1.2.2 Table 5, reqid", is_uuid),
-    Rule("reqid.version", "1.2.2 Table 5, reqid", is_uprotocol_uuid, tolerated=Leniency.DOCUMENT),
-    Rule("commstatus.range", "1.2.2 Table 5, commstatus", within),
-    Rule("commstatus.response", "1.2.2 Table 5, commstatus", only_responses),
-    Rule("subject.filled", "CloudEvents 1.0.2, subject", filled, tolerated=Leniency.LENIENT),
-    Rule("time.timestamp", _TIMES, partial(fits, test=is_timestamp, says=_TIMESTAMP), tolerated=Leniency.LENIENT),
-    Rule("attributes.names", "CloudEvents 1.0.2, naming conventions", named),
-    Rule("attributes.values", "CloudEvents 1.0.2, type system", valued),
+    Rule("specversion.required", required, "missing_field"),
+    Rule("specversion.value", specversion),
+    Rule("type.required", required, "missing_field"),
+    Rule("type.value", known_type, "unknown_type"),
+    Rule("id.required", required, "missing_field"),
+    *(Rule(f"{name}.type", partial(is_a, kind=str, says="a string")) for name in _TEXTS),
+    *(Rule(f"{name}.type", partial(is_a, kind=int, says="an integer")) for name in _NUMBERS),
+    Rule("hash.type", partial(is_a, kind=bytes, says="bytes")),
+    Rule("id.uuid", is_uuid),
+    Rule("id.version", is_uprotocol_uuid, tolerated=Leniency.DOCUMENT, clause="1.1 Table 3, id (a uProtocol UUID)"),
+    Rule("source.required", required, "missing_field"),
+    Rule("source.grammar", is_address, "invalid_uri"),
+    Rule("source.form", usual_authority, "invalid_uri", tolerated=Leniency.LENIENT),
+    Rule("source.authority", has_authority, "invalid_uri", tolerated=Leniency.DOCUMENT),
+    Rule("source.version", versioned, "invalid_uri"),
+    Rule("source.role", in_role, "invalid_uri", clause="1.1 Table 1"),
+    Rule("sink.required", partial(required, kinds=(NOTIFICATION, REQUEST, RESPONSE)), "missing_field"),
+    Rule("sink.grammar", is_address, "invalid_uri"),
+    Rule("sink.form", usual_authority, "invalid_uri", tolerated=Leniency.LENIENT),
+    Rule("sink.authority", has_authority, "invalid_uri", tolerated=Leniency.DOCUMENT),
+    Rule("sink.version", versioned, "invalid_uri"),
+    Rule("sink.role", in_role, "invalid_uri"),
+    Rule("datacontenttype.media_type", partial(fits, test=_MEDIA_TYPE.fullmatch, says="a media type")),
+    Rule("dataschema.required", has_schema, "missing_field"),
+    Rule("dataschema.uri", partial(fits, test=is_uri_reference, says="a URI reference")),
+    Rule("priority.value", partial(fits, test=PRIORITIES.__contains__, says=_PRIORITY)),
+    Rule("priority.request", urgent),
+    Rule("ttl.range", partial(within, high=MAX_TTL)),
+    Rule("ttl.required", partial(required, kinds=(REQUEST,)), "missing_field"),
+    Rule("ttl.request", alive),
+    Rule("plevel.name", old_name, tolerated=Leniency.DOCUMENT),
+    Rule("plevel.range", within),
+    Rule("reqid.required", partial(required, kinds=(RESPONSE,)), "missing_field"),
+    Rule("reqid.uuid", is_uuid),
+    Rule("reqid.version", is_uprotocol_uuid, tolerated=Leniency.DOCUMENT),
+    Rule("commstatus.range", within),
+    Rule("commstatus.response", only_responses),
+    Rule("subject.filled", filled, tolerated=Leniency.LENIENT),
+    Rule("time.timestamp", partial(fits, test=is_timestamp, says=_TIMESTAMP), tolerated=Leniency.LENIENT),
+    Rule("attributes.names", named),
+    Rule("attributes.values", valued, clause="CloudEvents 1.0.2, type system"),
 )
 """The rules in Tables 1 to 5 of the document, including rules that are missing from its copy."""

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ...errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge, Unsupported
+from ...errors import Code, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities
@@ -70,12 +70,9 @@ class UProtocolSession(EntitySession):
     # -- incoming --------------------------------------------------------------------------------------------------------
 
     def _unread(self, error: RemoteProtocolError, frame: bytes, now: float) -> None:
-        if frame[:1] == b"[" and self.codec.writes == "text":
-            self._receive_batch(frame, now)
-        else:
+        if frame[:1] != b"[" or self.codec.writes != "text":
             self._refuse(error)
-
-    def _receive_batch(self, frame: bytes, now: float) -> None:
+            return
         try:
             events = self.codec.reader.split(frame)
         except RemoteProtocolError as error:
@@ -130,9 +127,6 @@ class UProtocolSession(EntitySession):
         return True
 
     def _check_answer(self, message: EventMessage) -> bool:
-        """Return True to accept an answer. If the answer has expired, its request keeps waiting until the request's own
-        deadline.
-        """
         key, event = message.id, message.event
         sink = self._asked.get(key)
         if sink is None:
@@ -191,7 +185,7 @@ class UProtocolSession(EntitySession):
             extra = None if self._plain and message.headers is None else self._extra(message, raw)
             frame = self._write(head, key, milliseconds, None, extra, raw, format)
             if len(frame) > self._max_frame:
-                raise self._too_large(frame)
+                raise too_large(len(frame), self._max_frame, "an event")
             self._asked[key] = sink
             return key, frame
         if kind is _RESPONSE or kind is _ERROR:
@@ -201,11 +195,8 @@ class UProtocolSession(EntitySession):
         else:
             key, frame = self._other(kind, message)
         if len(frame) > self._max_frame:
-            raise self._too_large(frame)
+            raise too_large(len(frame), self._max_frame, "an event")
         return key, frame
-
-    def _too_large(self, frame: bytes) -> TooLarge:
-        return too_large(len(frame), self._max_frame, "an event")
 
     def _method(self, subject: str | int, extras: Mapping[str, Any] | None) -> tuple[bytes, str]:
         sink, relayed = self._names.method(subject), relayed_priority(extras) if extras else None
