@@ -19,13 +19,13 @@ from ..plugins.registry import make_recorder, metrics_maker, resolve_url
 from ..plugins.tools import (
     EventHub,
     HttpStatus,
-    Page,
     check_hosts,
     check_origins,
     in_own_thread,
     is_loopback,
     log_fields,
     to_the_end,
+    warn_of_certificate,
     without_secrets,
 )
 from .events import BrokerEvent, BrokerStats
@@ -48,17 +48,10 @@ WANTED = "x-csb-server"
 
 @frozen
 class Side:
-    """Callbacks for the connections on one side of the broker, either clients or servers.
-
-    Attributes:
-        join: Creates a participant for a connection. Returns None if it has closed the connection instead.
-        take: Handles a participant's frames.
-        left: Removes a participant after its connection has closed, and records the reason.
-        send_away: Disconnects a participant with a code and a reason, and ignores its later frames.
-        paused, resumed: Called when a participant reads too slowly, and when it has caught up.
-    """
+    """Callbacks for the connections on one side of the broker, either clients or servers."""
 
     join: Callable[[_BrokerConnection, Callable[[bytes], None], Handshake], Any]
+    """Creates a participant for a connection. Returns None if it has closed the connection instead."""
     take: Callable[[Any, Sequence[bytes]], None]
     left: Callable[[Any, str], None]
     send_away: Callable[[Any, int, str], None]
@@ -67,7 +60,7 @@ class Side:
 
 
 def client_side(exchange: Exchange) -> Side:
-    registry = exchange.registry
+    registry, readers = exchange.registry, exchange.registry.readers
 
     def join(connection: _BrokerConnection, send: Callable[[bytes], None], handshake: Handshake) -> Any:
         wanted = handshake.headers.get(WANTED) or handshake.query.get(WANTED, "")
@@ -79,7 +72,6 @@ def client_side(exchange: Exchange) -> Side:
         params = {_plain(name): _plain(value) for name, value in params.items()}
         return registry.client_joined(connection, send, wanted, params)
 
-    readers = registry.readers
     return Side(join, exchange.from_client, registry.client_left, registry.send_away, readers.paused, readers.resumed)
 
 
@@ -129,7 +121,6 @@ class _BrokerConnection:
                 self._side.send_away(self._participant, 4401, "the identity has expired: authenticate again")
 
     def joined(self, admission: Admission, expires: float | None) -> None:
-        """Accept the connection until its identity expires."""
         self._expires = expires
         self._participant = self._side.join(self, self._transport.send, admission.handshake)
 
@@ -204,12 +195,10 @@ class BrokerGate:
             self._runtime.notifier.signal()
 
     async def gone(self, seconds: float) -> None:
-        """Wait until all connections have closed."""
         with anyio.move_on_after(seconds):
             await self._runtime.notifier.until(lambda: not self.ends)
 
     def tick(self, now: float) -> None:
-        """Run periodic checks on every connection. Called about once a second."""
         for end in list(self.ends):
             try:
                 end.tick(now)
@@ -373,8 +362,7 @@ class Broker:
 
     def _metrics_server(self, url: str) -> HttpStatus:
         text = metrics_maker("broker", "Broker(metrics=...)")
-        pages: dict[str, Page] = {"/metrics": lambda: (200, text(self.stats()))}
-        server = HttpStatus("metrics", url, pages, "http://127.0.0.1:9100")
+        server = HttpStatus("metrics", url, {"/metrics": lambda: (200, text(self.stats()))}, "http://127.0.0.1:9100")
         if not is_loopback(server.host):
             raise LocalProtocolError(f"metrics={url!r} can be reached from other machines: bind it to 127.0.0.1 behind a proxy")
         return server
@@ -408,8 +396,6 @@ class Broker:
             self._listening.append(listening)
             urls.append(f"{adapter.name}+{listening.url}{suffix}")
             if options.tls is not None:
-                from ..plugins.tools import warn_of_certificate
-
                 warn_of_certificate(options.tls, urls[-1])
         return tuple(urls)
 
@@ -419,12 +405,11 @@ class Broker:
         Args:
             timeout: Maximum number of seconds to wait for answers to forwarded requests.
         """
-        exchange = self._exchange
-        if exchange is None or self._runtime is None:
+        if self._exchange is None or self._runtime is None:
             return
         for gate in self._gates:
             gate.open = False
-        registry = exchange.registry
+        registry = self._exchange.registry
         registry.draining = True
         counters = registry.counters
         with anyio.move_on_after(timeout):
@@ -520,10 +505,7 @@ class Broker:
 
 
 def _targets(urls: str | Iterable[str]) -> dict[str, Any]:
-    """Return the adapter, transport and address of each URL.
-
-    Raises `ValueError` if a URL is not a CSB URL or has CSB options.
-    """
+    """Return the adapter, transport and address of each URL."""
     found: dict[str, Any] = {}
     for url in (urls,) if isinstance(urls, str) else tuple(urls):
         adapter, transport, address = resolve_url(url, serves=True)

@@ -133,7 +133,6 @@ class Exchange:
             self._hold(server, client)
 
     def _turned_down(self, client: BrokerClient, frame: bytes) -> bool:
-        """Reject a request or an open frame. Returns False for other frames."""
         if len(frame) < 8 or frame[0] >> 4 != wire.REQUEST or frame[4:8] in _NOT_TURNED_DOWN:
             return False
         text = "the broker is shutting down: use another broker, or try again later"
@@ -141,7 +140,6 @@ class Exchange:
         return True
 
     def _hold(self, server: Server, client: BrokerClient) -> None:
-        """Stop reading from a client because its server is slow."""
         if client.stage is Stage.OPEN and client not in server.held:
             server.held[client] = None
             client.end.hold()

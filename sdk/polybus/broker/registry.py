@@ -29,7 +29,6 @@ class Stage(enum.Enum):
     OPEN = "open"
     """The client is connected, and its server knows it."""
     LEAVING = "leaving"
-    """The broker is closing the connection."""
     RESTING = "resting"
     """The connection has closed. Its number cannot be reused yet, because frames with that number may still be in flight."""
 
@@ -94,7 +93,6 @@ class Server:
     gone: bool = False
     """True if the connection is closed or closing."""
     offences: ViolationCounter | None = None
-    """Violation counter, created on the first violation."""
     clients: dict[int, BrokerClient] = field(factory=dict)
     """Clients by number. The server may send only to these clients."""
     held: dict[BrokerClient, None] = field(factory=dict)
@@ -109,7 +107,6 @@ class BrokerClient:
     server: Server
     prefix: bytes
     params: Mapping[str, str]
-    """Parameters from the handshake."""
     stage: Stage = Stage.OPEN
     paused: bool = False
     rests_until: float = 0.0
@@ -120,7 +117,6 @@ class BrokerClient:
     waiting: int = 0
     """Number of unread bytes when last counted. Only counted while the client is `paused`."""
     offences: ViolationCounter | None = None
-    """Violation counter, created on the first violation."""
 
     def is_open(self) -> bool:
         return self.stage is Stage.OPEN
@@ -246,7 +242,7 @@ class ClientRegistry:
             self.server_left(server, reason)
 
     def server_paused(self, server: Server) -> None:
-        """Mark a server as slow. From now on, the broker stops reading from each client that sends to the server."""
+        """Mark a server as slow. The broker then stops reading from each client that sends to the server."""
         server.paused = True
 
     def server_resumed(self, server: Server) -> None:
@@ -265,9 +261,8 @@ class ClientRegistry:
         if said is None:
             self.drop(server, "unknown_client", "client number 0 belongs to the broker")
         elif server.id and server.clients and said[0] != server.id:
-            server.send(
-                frames.welcome(frame, f"this is {server.id!r}: it already has clients, so it cannot be renamed to {said[0]!r}")
-            )
+            text = f"this is {server.id!r}: it already has clients, so it cannot be renamed to {said[0]!r}"
+            server.send(frames.welcome(frame, text))
             self.counters.drop("refused")
         elif not self._name(server, *said):
             text = f"the server id {said[0]!r} is in use by another server"
@@ -305,7 +300,6 @@ class ClientRegistry:
         return client
 
     def _choose(self, wanted: str) -> Server | None:
-        """Return the server connection with the fewest clients. If `wanted` is set, consider only servers with that id."""
         able = [server for server in self.servers if not wanted or server.id == wanted]
         return min(able, key=lambda server: len(server.clients), default=None)
 
@@ -324,7 +318,6 @@ class ClientRegistry:
         self._tell(ClientLeft(at=self._clock(), address=address, client=client.number, reason=reason))
 
     def send_away(self, client: BrokerClient, code: int, reason: str) -> None:
-        """Disconnect a client and ignore its later frames."""
         self.step(client, Event.SENT_AWAY, code, reason)
 
     def _too_slow(self, client: BrokerClient) -> None:

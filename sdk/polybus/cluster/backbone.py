@@ -53,6 +53,16 @@ _NO_ENGINE: Final = (
     "polybus.run(bus, workers=...) and POLYBUS_STORE, or in tests enter the bus with polybus.testing.cluster(bus)"
 )
 _CUT_OFF: Final = "the cluster was cut off: reload what may have been missed"
+PASSES_ON: Final = "passes_on"
+"""Subject of the notification that this bus or one of its peers relays publications to other buses."""
+PATIENCE: Final = 2.0
+_SCRAPE: Final = 1.0
+"""Seconds to wait for a node's answer to a Prometheus scrape."""
+_MOST: Final = 100_000
+"""Maximum number of clients in one node's answer."""
+_TEXT: Final = 16 * 1024 * 1024
+"""Maximum size of one node's metrics, in bytes."""
+_NAME: Final = 200
 
 
 @define(eq=False)
@@ -79,7 +89,6 @@ class Backbone(Extension):
     """Buses that were nodes before the engine went down and have not reconnected yet."""
     _down_since: float | None = field(default=None, init=False)
     _outages: int = field(default=0, init=False)
-    _queries: Queries = field(init=False)
     durable: StoreReaders | None = field(default=None, init=False)
     """Readers of the stores. `None` while this bus is not in the cluster."""
     resumption: ClientHandover = field(init=False)
@@ -88,20 +97,14 @@ class Backbone(Extension):
 
     def __attrs_post_init__(self) -> None:
         self.resumption = ClientHandover(self._parts, self, self.options.handover)
-        self._queries = Queries(self._parts, self)
 
     @property
     def peer(self) -> PeerCore | None:
         """Peer that stands for the cluster, or `None` before the first connection."""
-        peer: PeerCore | None = None if self.link is None else self.link.peer
-        return peer
+        return None if self.link is None else self.link.peer
 
     def choose(self) -> PeerCore:
-        """Return the peer that stands for the cluster.
-
-        Raises:
-            Disconnected: If the bus has not connected to the engine yet.
-        """
+        """Return `peer`. Raises `Disconnected` before the first connection."""
         if (peer := self.peer) is None:
             raise Disconnected("this bus is not a node of a cluster: the engine has not been reached yet, or is not configured")
         return peer
@@ -118,8 +121,6 @@ class Backbone(Extension):
     # -- life ------------------------------------------------------------------------------------------------------------
 
     def around(self, lifespan: _Lifespan | None) -> _Lifespan:
-        """Wrap a lifespan so that it runs while the bus is in the cluster."""
-
         @asynccontextmanager
         async def connected(bus: Any) -> AsyncIterator[Any]:
             async with AsyncExitStack() as stack:
@@ -142,16 +143,13 @@ class Backbone(Extension):
         return connected
 
     def _connecting(self, url: str, name: str) -> AbstractAsyncContextManager[Any]:
-        adapter, transport, address = resolve_url(url)
-        services = self._parts.services
-        made: Any = adapter
-        host = platform.node() or "polybus"
-        title = f"{host}:{os.getpid()}"[:200] if made.client == "polybus" else made.client
-        known = KnownHandlers(self.options.remember)
-        adapter = evolve(made, cluster=name, member=services.id, client=title, host=host, known_handlers=known)
-        self.host, self.title = host, title
-        connector = transport.connector(address)
-        tls, wait = self.options.tls_for(url), self.options.wait
+        made: Any
+        made, transport, address = resolve_url(url)
+        self.host = host = platform.node() or "polybus"
+        self.title = title = f"{host}:{os.getpid()}"[:200] if made.client == "polybus" else made.client
+        known, member = KnownHandlers(self.options.remember), self._parts.services.id
+        adapter = evolve(made, cluster=name, member=member, client=title, host=host, known_handlers=known)
+        connector, tls, wait = transport.connector(address), self.options.tls_for(url), self.options.wait
         return self._parts.connecting(connector, adapter, reader=self, tls=tls, backoff=_BACKOFF, wait=wait, beyond=_ENGINE)
 
     async def _keeping(self, stack: AsyncExitStack, cluster: str) -> None:
@@ -197,7 +195,7 @@ class Backbone(Extension):
         self.own = node
 
     def link_up(self, link: Link) -> None:
-        """Start using a link to the engine. After an outage, first wait for the nodes that were connected before it."""
+        """Start using a link to the engine. After an outage, first wait for the nodes that were connected before the outage."""
         if not link.inner:
             return
         self.link = link
@@ -266,8 +264,7 @@ class Backbone(Extension):
 
     def _tell_who_passes_on(self, *nodes: str) -> None:
         """Notify nodes, by default all, that publications may come back because this bus or a peer relays them."""
-        cluster = self.peer
-        if cluster is not None and cluster.connected:
+        if (cluster := self.peer) is not None and cluster.connected:
             for node in nodes or tuple(self.nodes_known):
                 self._parts.tell_inside(ToNode(node), PASSES_ON)
 
@@ -306,7 +303,6 @@ class Backbone(Extension):
     # -- receiving ----------------------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, now: float) -> None:
-        """Handle a message from the engine, depending on the address in `Message.peer`."""
         link = self.link
         if link is None or link.peer is None:
             return
@@ -320,7 +316,7 @@ class Backbone(Extension):
             self._published(message, link.peer, to)
         elif isinstance(to, ToNode):
             if not self.resumption.answer(message):
-                self._queries.answer(message)
+                self.answer(message)
         else:
             self._asked(message, to, now)
 
@@ -358,7 +354,7 @@ class Backbone(Extension):
         return self.choose()
 
     def why_not_ready(self) -> str:
-        """Describe an outage or silence of the engine longer than `Cluster.outage`. Otherwise return an empty string."""
+        """Describe an outage or silence of the engine that has lasted longer than `Cluster.outage`."""
         link, since = self.link, self._down_since
         if link is None:
             return ""
@@ -366,37 +362,7 @@ class Backbone(Extension):
             return link.silence(self.options.outage)
         return link.absence() if link.runtime.time() - since >= self.options.outage else ""
 
-    async def nodes(self) -> Survey[Node]:
-        return await self._queries.nodes()
-
-    async def present(self, pattern: str | int) -> Survey[Any]:
-        return await self._queries.present(pattern)
-
-    async def peers_of(self, key: str) -> Survey[Any]:
-        return await self._queries.peers_of(key)
-
-    async def metrics(self) -> tuple[str, dict[str, str | None]]:
-        return await self._queries.metrics()
-
-
-# -- queries to all nodes. Answers are not cached, so they are never stale.
-
-PASSES_ON: Final = "passes_on"
-"""Subject of the notification that this bus or one of its peers relays publications to other buses."""
-PATIENCE: Final = 2.0
-_SCRAPE: Final = 1.0
-"""Seconds to wait for a node's answer to a Prometheus scrape."""
-_MOST: Final = 100_000
-"""Maximum number of clients in one node's answer."""
-_TEXT: Final = 16 * 1024 * 1024
-"""Maximum size of one node's metrics, in bytes."""
-_NAME: Final = 200
-
-
-@define(eq=False)
-class Queries:
-    _parts: BusParts
-    _known: Backbone
+    # -- queries to all nodes. Answers are not cached, so they are never stale. ------------------------------------------------
 
     async def nodes(self) -> Survey[Node]:
         clients, silent = await self._all("clients", None, lambda node, answer: [(node, answer)])
@@ -407,15 +373,11 @@ class Queries:
         return Survey(tuple(found), not silent)
 
     def _facts(self, node: str) -> Any:
-        known = self._known.nodes_known.get(node)
+        known = self.nodes_known.get(node)
         return {} if known is None else known.facts
 
     async def present(self, pattern: str | int) -> Survey[Any]:
-        """Return the clients on all nodes that have subscribed to a pattern.
-
-        Raises:
-            LocalProtocolError, ReservedSubject: If the pattern is not valid.
-        """
+        """Return the clients on all nodes that have subscribed to a pattern. Raises an error if the pattern is not valid."""
         check_pattern(pattern, self._parts.services.limits.subject)
         wire = wire_pattern(pattern)
         there, silent = await self._all("present", wire, self._remote)
@@ -426,20 +388,17 @@ class Queries:
         return Survey((*(peer.public for peer in self._parts.clients_of(key)), *there), not silent)
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
-        """Return this node's name, and the metrics of this machine's other nodes by name, or None for nodes without an answer.
-
-        The names are also used as labels in the metrics. If two are equal, they are numbered.
-        """
-        known = self._known.nodes_known
+        """Implement `Mesh.metrics`. Node names are labels in the metrics, so equal names are numbered."""
+        known = self.nodes_known
         names: dict[str, str] = {}
         for node in sorted(known, key=lambda node: str(self._facts(node).get("bus"))):
             facts = self._facts(node)
-            if facts.get("host") == self._known.host:
+            if facts.get("host") == self.host:
                 name = str(facts.get("name") or node)
-                same = sum(other.partition(" #")[0] == name for other in (self._known.title, *names.values()))
+                same = sum(other.partition(" #")[0] == name for other in (self.title, *names.values()))
                 names[node] = f"{name} #{same + 1}" if same else name
         texts, silent = await self._ask(names, "metrics", lambda node, answer: [(names[node], _unpacked(answer))], _SCRAPE)
-        return self._known.title, {**dict(texts), **{names[node]: None for node in silent}}
+        return self.title, {**dict(texts), **{names[node]: None for node in silent}}
 
     def _remote(self, node: str, answer: Any) -> list[Any]:
         rows = answer if isinstance(answer, list) else []
@@ -450,13 +409,13 @@ class Queries:
         ]
 
     async def _all(self, subject: str, body: Any, read: Callable[[str, Any], Sequence[Any]]) -> tuple[list[Any], list[str]]:
-        return await self._ask(dict.fromkeys(self._known.nodes_known, body), subject, read, PATIENCE)
+        return await self._ask(dict.fromkeys(self.nodes_known, body), subject, read, PATIENCE)
 
     async def _ask(
         self, bodies: Mapping[str, Any], subject: str, read: Callable[[str, Any], Sequence[Any]], seconds: float
     ) -> tuple[list[Any], list[str]]:
         found, silent = dict[str, Sequence[Any]](), list[str]()
-        if (cluster := self._known.peer) is None:
+        if (cluster := self.peer) is None:
             return [], silent
 
         async def ask(node: str) -> None:
@@ -501,7 +460,6 @@ class Queries:
         self._parts.answer(message, answer)
 
     def _tell_metrics(self, message: Message, name: str) -> None:
-        """Answer with this node's compressed metrics. Logs any error and answers with it, so that the link stays up."""
         try:
             metrics = metrics_maker("node", "metrics=True")(self._parts.services.bus, name)
             self._parts.answer(message, zlib.compress(metrics.encode(), 1))

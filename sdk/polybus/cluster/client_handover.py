@@ -73,7 +73,7 @@ class ClientHandover:
     takeover: ClientTakeover = field(init=False)
     _secrets: dict[PeerCore, str] = field(factory=dict, init=False)
     _parked: dict[str, Parked] = field(factory=dict, init=False)
-    """Disconnected clients that have not been claimed yet, by secret."""
+    """Disconnected clients without a claim, by secret."""
     _claims: dict[str, Claim] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -94,8 +94,7 @@ class ClientHandover:
         return f"{self._parts.services.id}.{secret}"
 
     def greeted(self, peer: PeerCore, token: str | None) -> None:
-        """Handle a hello. Only the first hello on a connection may contain a token from another node."""
-        if token is not None and peer not in self._secrets:
+        if token is not None and peer not in self._secrets:  # only the first hello may contain another node's token
             self.takeover.returns(peer, token)
         self.takeover.speaks(peer)
 
@@ -107,7 +106,6 @@ class ClientHandover:
             self.takeover.came(peer)
 
     def gone(self, peer: PeerCore) -> None:
-        """Forget a connection, but keep the publications parked for its client."""
         self.takeover.forget(peer)
         self._secrets.pop(peer, None)
 
@@ -182,7 +180,7 @@ class ClientHandover:
         return True
 
     def _give_mark(self, message: Message, mark: Any, to: Any) -> None:
-        """Send this node's mark to both nodes of a handover. For the node that requests the mark, the answer is the mark."""
+        """Send this node's mark to the draining node, then to the requesting node, for which the answer is the mark."""
         own = self._node.own
         if not isinstance(mark, str) or not isinstance(to, str) or (to != own and to not in self._node.nodes_known):
             self._parts.refuse(message, Code.INVALID_ARGUMENT, "a mark requires a name and a known node")

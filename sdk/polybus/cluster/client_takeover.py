@@ -213,7 +213,7 @@ class ClientTakeover:
 
     @property
     def busy(self) -> bool:
-        return len(self._clients) > 0
+        return bool(self._clients)
 
     def came(self, peer: PeerCore) -> None:
         """Delay all publications to a new client without subscriptions, because another node may hand over the same ones."""
@@ -230,8 +230,7 @@ class ClientTakeover:
 
     def speaks(self, peer: PeerCore) -> None:
         """Send the delayed publications to a client that has no token."""
-        held = self._taken(peer)
-        if held is not None:
+        if (held := self._taken(peer)) is not None:
             self._parts.send_all(peer)
             while (message := held.take()) is not None:
                 self._send(peer, message)
@@ -248,9 +247,8 @@ class ClientTakeover:
         runtime = self._parts.services.running
         bus, _, secret = token.partition(".")
         if not (0 < len(bus) <= _LONGEST and 0 < len(secret) <= _LONGEST):
-            runtime.warnings.warn(
-                logger, "%r sent %.100r, which is not a node's token: it goes on without a handover", peer, token
-            )
+            text = "%r sent %.100r, which is not a node's token: it goes on without a handover"
+            runtime.warnings.warn(logger, text, peer, token)
             return
         if peer in self._clients or peer.link.multiplexed is not None or self._node.node_of(bus) is None:
             return  # if that node is gone, so are the publications that it kept
@@ -260,24 +258,20 @@ class ClientTakeover:
         returning = Returning(peer, sources.get().urandom(8).hex(), secret, held, runtime.time())
         self._clients[peer] = self._names[returning.name] = returning
         self._parts.queue_for(peer, held)
-        coming = self._coming.get(bus)
-        if coming is None:
+        if (coming := self._coming.get(bus)) is None:
             coming = self._coming[bus] = {}
             runtime.spawn(self._take_over, bus, coming)
         coming[returning] = None
 
     def returned(self, peer: PeerCore) -> None:
-        returning = self._clients.get(peer)
-        if returning is not None:
+        if (returning := self._clients.get(peer)) is not None:
             returning.ready = True
             self._parts.services.signal()
 
     def forget(self, peer: PeerCore) -> None:
-        held = self._taken(peer)
-        if held is not None:
+        if (held := self._taken(peer)) is not None:
             held.clear()
-        returning = self._clients.pop(peer, None)
-        if returning is not None:
+        if (returning := self._clients.pop(peer, None)) is not None:
             del self._names[returning.name]
             for coming in self._coming.values():
                 coming.pop(returning, None)
@@ -333,7 +327,7 @@ class ClientTakeover:
                 self._let_go(returning)
 
     async def _claim(self, splice: Splice) -> bool:
-        """Claim the clients, and release clients that the other node does not know. Returns False if none remain."""
+        """Claim clients, and release those that the other node does not know. Returns False if none remain."""
         # Recordings redact the "token" field.
         clients = [{"token": one.secret, "user": one.peer.identity_key, "name": one.name} for one in splice.clients]
         body = {"mark": splice.mark, "node": self._node.own, "clients": clients}
@@ -345,7 +339,7 @@ class ClientTakeover:
                 self._parts.services.running.warnings.warn(logger, text, returning.peer, splice.node, level=logging.INFO)
                 self._let_go(returning)
         splice.clients = [returning for returning in splice.clients if returning.name in names]
-        return len(splice.clients) > 0
+        return bool(splice.clients)
 
     async def _mark(self, splice: Splice) -> None:
         splice.marking = True

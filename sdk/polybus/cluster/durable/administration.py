@@ -26,16 +26,7 @@ if TYPE_CHECKING:
 
 @frozen
 class StoreState:
-    """A snapshot of a store.
-
-    Attributes:
-        patterns: Patterns of the stored subjects, without the cluster's prefix.
-        publications: Number of publications.
-        bytes: Total size of the publications.
-        config: Configuration of the stream.
-        durables: Number of undelivered and number of unacknowledged publications, by durable handler.
-        again: Number of unacknowledged publications that were delivered more than once, by durable handler.
-    """
+    """A snapshot of a store. Its patterns lack the cluster's prefix."""
 
     name: str
     patterns: tuple[str, ...]
@@ -43,15 +34,15 @@ class StoreState:
     bytes: int
     config: dict[str, Any]
     durables: dict[str, tuple[int, int]] = field(factory=dict)
+    """Number of undelivered and number of unacknowledged publications, by durable handler."""
     again: dict[str, int] = field(factory=dict)
+    """Number of unacknowledged publications that were delivered more than once, by durable handler."""
 
 
 async def publish_stored(bus: Bus, subject: str | int, body: Any, timeout: float) -> None:
     """Publish to a NATS server. If a stream stores the subject, wait until it has stored the publication.
 
-    Raises:
-        Forbidden: If the server refuses the publication.
-        BusError: As `Bus.publish`.
+    Raises `Forbidden` if the server refuses the publication, and the errors of `Bus.publish`.
     """
     parts, events = parts_of(bus), bus.events()
     publishing = publishing_of(bus) if bus.cluster is None else Administration.of(bus).publishing
@@ -68,11 +59,7 @@ class Administration(Letters):
 
     @classmethod
     def of(cls, bus: Bus) -> Administration:
-        """Return an administration object for the cluster of an entered bus.
-
-        Raises:
-            LocalProtocolError: If the bus is not a node of a cluster.
-        """
+        """Return the administration of a bus's cluster. Raises `LocalProtocolError` if the bus is not a node."""
         parts = parts_of(bus)
         backbone = parts.links.mesh
         found = backbone.options.resolved() if isinstance(backbone, Backbone) else None
@@ -80,9 +67,8 @@ class Administration(Letters):
             raise LocalProtocolError(
                 "a bus without a cluster has no stores: create it with Bus(cluster=...) and the engine's URL"
             )
-        services = parts.services
+        services, name = parts.services, found[1]
         jetstream = JetStream(backbone, domain=backbone.domain)
-        name = found[1]
         publishing = StoredPublishing(services, backbone, jetstream, f"{name}.p.")
 
         def written(subject: str | int) -> str:
@@ -100,7 +86,7 @@ class Administration(Letters):
         return found
 
     async def unknown(self) -> str:
-        """Return the names of the clusters that the engine knows if this one is not among them, otherwise an empty string."""
+        """List the clusters that the engine knows if this one is not among them. Otherwise return an empty string."""
         end = f"-{DEAD}"
         names = await self._jetstream.streams(f"*.{DEAD}.>")
         known = sorted(name.removesuffix(end) for name in names if name.endswith(end))
@@ -121,12 +107,7 @@ class Administration(Letters):
         return sorted(name for name in names if name.startswith(f"{self._cluster}-"))
 
     async def store(self, name: str) -> StoreState:
-        """Return a store's state, including its durable handlers.
-
-        Raises:
-            LocalProtocolError: If the store does not exist.
-            BusError: As for `JetStream.ask`.
-        """
+        """Return a store's state. Raises `LocalProtocolError` if the store does not exist, like all methods with its name."""
         stream = stream_name(self._cluster, name)
         info = await self._info(name)
         durables, again = dict[str, tuple[int, int]](), dict[str, int]()
@@ -142,16 +123,11 @@ class Administration(Letters):
         return StoreState(name, patterns, int(state.get("messages", 0)), int(state.get("bytes", 0)), config, durables, again)
 
     async def add(self, store: Store) -> None:
-        """Create a store if it does not exist. Raises the errors of `Stores.prepare`."""
+        """Create a store if it does not exist."""
         await Stores(self._jetstream).prepare(store, stream_members(store, self._cluster, publication_pattern(self._cluster)))
 
     async def trim(self, name: str) -> int:
-        """Remove the publications that all of a store's durable handlers have acknowledged, and return how many there were.
-
-        Raises:
-            LocalProtocolError: If the store does not exist or has no durable handlers.
-            BusError: As for `JetStream.ask`.
-        """
+        """Remove the publications that all of a store's durable handlers have acknowledged, and return how many there were."""
         stream = stream_name(self._cluster, name)
         last = int((await self._info(name)).get("state", {}).get("last_seq", 0))
         with self._explained(name):
@@ -171,23 +147,13 @@ class Administration(Letters):
         return int(found.get("ack_floor", {}).get("stream_seq", 0))
 
     async def remove(self, name: str) -> None:
-        """Remove a store together with its publications and durable handlers.
-
-        Raises:
-            LocalProtocolError: If the store does not exist.
-            BusError: As for `JetStream.ask`.
-        """
+        """Remove a store together with its publications and durable handlers."""
         _ = await self._info(name)
         with self._explained(name):
             await self._jetstream.ask(f"STREAM.DELETE.{stream_name(self._cluster, name)}")
 
     async def remove_durable(self, name: str, durable: str) -> None:
-        """Remove a durable handler from a store. Its position is lost, so a new handler of that name starts from scratch.
-
-        Raises:
-            LocalProtocolError: If the store or the handler does not exist.
-            BusError: As for `JetStream.ask`.
-        """
+        """Remove a durable handler from a store. Its position is lost, so a new handler of that name starts from scratch."""
         store = await self.store(name)
         if durable not in store.durables:
             known = ", ".join(sorted(store.durables)) or "it has none"

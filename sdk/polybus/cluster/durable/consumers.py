@@ -35,17 +35,12 @@ _IDLE: Final = 60.0
 
 @frozen
 class FoundStreams:
-    """The streams that store the subjects of a pattern.
-
-    Attributes:
-        names: Every stream that stores some of the subjects.
-        whole: The stream that stores all the subjects, or an empty string if there is none.
-        created: Creation time of `whole`, useful to tell it from an earlier stream of that name. Empty if unknown.
-    """
-
     names: list[str]
+    """Every stream that stores some of a pattern's subjects."""
     whole: str = ""
+    """The stream that stores all of the subjects, or an empty string if there is none."""
     created: str = ""
+    """Creation time of `whole`, useful to tell it from an earlier stream of that name. Empty if unknown."""
 
     def is_anew(self, before: FoundStreams) -> bool:
         """Return True if `whole` replaces a lost stream of the same name. Its numbers then start at 1 again."""
@@ -53,11 +48,7 @@ class FoundStreams:
 
 
 async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
-    """Find the streams that store the subjects of a wire pattern.
-
-    Raises:
-        BusError: As for `JetStream.ask`.
-    """
+    """Find the streams that store the subjects of a wire pattern. Raises the errors of `JetStream.ask`."""
     found = await jetstream.streams(subject)
     if len(found) == 1:
         info = await jetstream.ask(f"STREAM.INFO.{found[0]}")
@@ -69,21 +60,15 @@ async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
 
 @define(eq=False)
 class Consumer(ABC):
-    """The engine's consumer for one reader.
-
-    Attributes:
-        subject: The pattern as a wire subject.
-        stream: The stream to read.
-    """
+    """The engine's consumer for one reader."""
 
     _jetstream: JetStream
     subject: str
+    """The pattern as a wire subject."""
     _pattern: str | int
     stream: str = field(default="", init=False)
     _found: FoundStreams = field(factory=lambda: FoundStreams([]), init=False)
-
     name: str = field(default="", init=False)
-    """Name of the consumer in the engine."""
     title: str = field(default="", init=False)
     """Description for logs."""
     _wanted: str = field(default="", init=False)
@@ -93,7 +78,6 @@ class Consumer(ABC):
 
     @property
     def created(self) -> str:
-        """Creation time of the stream, as the engine formats it, or an empty string if unknown."""
         return self._found.created
 
     @property
@@ -103,9 +87,7 @@ class Consumer(ABC):
     async def prepare(self) -> None:
         """Find the consumer, or create it if it does not exist.
 
-        Raises:
-            LocalProtocolError: If no store covers the pattern, or the consumer cannot be created or has different settings.
-            Disconnected, Forbidden, DeadlineExceeded: As for `JetStream.ask`.
+        Raises `LocalProtocolError` if no store covers the pattern, or the consumer cannot be created or has different settings.
         """
         try:
             await self._prepare(await self._stream())

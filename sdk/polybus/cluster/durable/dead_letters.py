@@ -53,17 +53,7 @@ _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 @frozen
 class Death:
-    """The reason why a stored publication becomes a dead letter.
-
-    Attributes:
-        attempts: Number of deliveries to a handler.
-        error_id: Id of the last failure in the log. Empty if no worker reported a failure.
-        number: Sequence number in the stream.
-        id: Id that the handlers received.
-        readable: False if the headers could not be decoded or no part of the publication arrived.
-        block: Undecodable headers as received. Empty if no part of the publication arrived.
-        created: Creation time of the stream, useful to tell it from a later stream of that name. Empty if unknown.
-    """
+    """The reason why a stored publication becomes a dead letter. The fields are named as in `Delivery` and `DeadLetter`."""
 
     attempts: int
     reason: str
@@ -72,7 +62,9 @@ class Death:
     number: int
     id: str = ""
     readable: bool = True
+    """False if the headers could not be decoded or no part of the publication arrived."""
     block: bytes = b""
+    """Undecodable headers as received. Empty if no part of the publication arrived."""
     created: str = ""
 
     @property
@@ -93,37 +85,26 @@ class Graveyard(Protocol):
         """Find or create the store for the dead letters of a stream."""
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
-        """Store as much of a dead letter as possible. An `ordered` handler cannot continue until the publication is
-        acknowledged.
+        """Store as much of a dead letter as possible. Raises `BusError` if no letter could be stored.
 
-        Returns a suffix for the reason in the log, and the acknowledgement for the engine.
-
-        Raises:
-            BusError: If no letter could be stored.
+        An `ordered` handler cannot continue until the publication is acknowledged. Returns a suffix for the reason in the log,
+        and the acknowledgement for the engine.
         """
         ...
 
 
 @define(eq=False)
 class LetterWriter:
-    """Writes dead letters to ``<prefix>.<durable>.<subject>``.
-
-    Attributes:
-        prefix: First tokens of the letters' subjects.
-    """
+    """Writes dead letters to ``<prefix>.<durable>.<subject>``."""
 
     prefix: str
     _publishing: StoredPublishing
 
     async def write(self, message: Message, durable: str, death: Death, now: float) -> bool:
-        """Store a dead letter. Returns False if the whole publication could not be stored.
+        """Store a dead letter, only once per publication. Returns False if the whole publication could not be stored.
 
-        Calling this again for the same publication does not store a second letter. If the letter would exceed a limit, it is
-        stored without the headers and if necessary without the body, and records what is missing. The publication is then
-        stored separately and unchanged, and the letter contains its number.
-
-        Raises:
-            BusError: As for `StoredPublishing.store`.
+        If the letter would exceed a limit, it is stored without the headers and if necessary without the body, and records what
+        is missing. The publication is then stored separately and unchanged, and the letter contains its number.
         """
         facts = {
             "Polybus-Durable": durable,
@@ -171,12 +152,7 @@ class DeadLetters:
         return stream_name(self._cluster, NAME), self._writer.prefix
 
     async def prepare(self, stream: str) -> None:
-        """Create the store for dead letters if it does not exist, with as many replicas as `stream`.
-
-        Raises:
-            LocalProtocolError: If a store of another cluster already has the name.
-            BusError: As for `Stores.make_if_absent`.
-        """
+        """Create the store for dead letters if it does not exist, with as many replicas as `stream`."""
         wanted: dict[str, Any] = {
             "name": stream_name(self._cluster, NAME),
             "subjects": [f"{self._writer.prefix}.>"],
@@ -195,7 +171,6 @@ class DeadLetters:
             )
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
-        """Implement `Graveyard.bury`. Recreates the store for dead letters if it is gone."""
         try:
             whole = await self._writer.write(message, durable, death, now)
         except LocalProtocolError:  # the store was removed, or lost with the engine's disk
@@ -270,7 +245,7 @@ _FACTS: Final = (
 
 
 def _block_of(message: dict[str, Any]) -> HeaderBlock:
-    """Parse the headers of a stored message. Raises BusError or ValueError, since any program may have written them."""
+    """Parse the headers of a stored message. Raises `BusError` or `ValueError` if they are invalid."""
     return HeaderReader(_LARGEST_HEADERS).read(base64.b64decode(message.get("hdrs") or "") or _NO_HEADERS)
 
 
@@ -281,57 +256,45 @@ def _id_of(block: HeaderBlock) -> str:
 
 @frozen
 class DeadLetter:
-    """A dead letter.
-
-    Attributes:
-        number: Sequence number in the store of dead letters.
-        at: Time at which the letter was stored, in the engine's format.
-        attempts: Number of deliveries to a handler.
-        death: Reason why there were no more attempts.
-        error_id: Id of the last failure in the log, or an empty string.
-        origin: Stream and number of the publication.
-        id: Id that the handler received.
-        headers: The application's headers.
-        octets: True if the body is bytes, even if it looks like JSON.
-        left_out: ``headers``, ``body`` or both, if they did not fit into the letter.
-        whole: Number of the complete publication in the store of dead letters, or 0 if it is not stored there.
-        fault: Reason why the letter cannot be decoded, or an empty string.
-    """
-
     number: int
+    """Sequence number in the store of dead letters."""
     at: str
+    """Time at which the letter was stored, in the engine's format."""
     durable: str
     subject: str | int
     attempts: int
     death: str
+    """Reason why there were no more attempts."""
     error_id: str
+    """Id of the last failure in the log. Empty if no worker reported a failure."""
     origin: str
+    """Stream and number of the publication."""
     headers: dict[str, str]
     body: bytes
     octets: bool
+    """True if the body is bytes, even if it looks like JSON."""
     left_out: str = ""
+    """``headers``, ``body`` or both, if they did not fit into the letter."""
     whole: int = 0
+    """Number of the complete publication in the store of dead letters, or 0 if it is not stored there."""
     id: str = ""
+    """Id that the handler received."""
     fault: str = ""
+    """Reason why the letter cannot be decoded, or an empty string."""
 
 
 @frozen
 class LetterPlace:
-    """The stream in which dead letters are stored.
-
-    Attributes:
-        owner: Name of the cluster or stream, for error texts.
-        stream: Stream of the letters.
-        prefix: First tokens of the letters' subjects.
-        written: Converts a subject to a wire subject.
-        ours: True if the stream belongs to this cluster. Removing a letter then also removes the publication stored for it.
-    """
+    """The stream in which dead letters are stored."""
 
     owner: str
+    """Name of the cluster or stream, for error texts."""
     stream: str
     prefix: str
     written: Callable[[str | int], str]
+    """Converts a subject to a wire subject."""
     ours: bool
+    """True if the stream belongs to this cluster. Removing a letter then also removes the publication stored for it."""
 
 
 @define(eq=False)
@@ -352,12 +315,7 @@ class Letters:
         return set(await self.counts())
 
     async def check(self, durable: str = "") -> None:
-        """Check that letters can exist and, if you pass the name of a durable handler, that it exists.
-
-        Raises:
-            LocalProtocolError: If the cluster has no stores, or the handler is unknown.
-            BusError: As for `JetStream.ask`.
-        """
+        """Raise `LocalProtocolError` if no letters can exist, or if you pass the name of an unknown durable handler."""
         if unknown := await self.unknown():
             raise LocalProtocolError(unknown)
         known = await self.durables() if durable else set[str]()
@@ -382,12 +340,6 @@ class Letters:
             number = letter.number + 1
 
     async def letter(self, number: int) -> DeadLetter:
-        """Return the dead letter with a number.
-
-        Raises:
-            LocalProtocolError: If there is no such letter.
-            BusError: As for `JetStream.ask`.
-        """
         letter = await self._letter({"seq": number})
         if letter is None:
             raise LocalProtocolError(f"{self._place.owner} has no dead letter {number}")
@@ -436,11 +388,8 @@ class Letters:
     async def retry(self, letter: DeadLetter) -> None:
         """Store the publication again, for the letter's durable handler only, and remove the letter.
 
-        If the letter is incomplete, the missing parts come from the separately stored publication.
-
-        Raises:
-            LocalProtocolError: If that publication is gone, the letter cannot be decoded, or the handler does not exist.
-            BusError: As for `StoredPublishing.store`.
+        If the letter is incomplete, the missing parts come from the separately stored publication. Raises `LocalProtocolError`
+        if that publication is gone, the letter cannot be decoded, or the handler does not exist.
         """
         if letter.fault:
             raise LocalProtocolError(f"dead letter {letter.number}: {letter.fault}")
@@ -470,8 +419,7 @@ class Letters:
             )
 
     async def _completed(self, letter: DeadLetter) -> DeadLetter:
-        message = await self._original(letter)
-        if message is None:
+        if (message := await self._original(letter)) is None:
             missing = f"dead letter {letter.number} has no {letter.left_out}"
             raise LocalProtocolError(f"{missing}, and the publication is no longer stored at {letter.origin!r}")
         block = _block_of(message)
@@ -518,11 +466,7 @@ class Letters:
             await self._jetstream.ask(f"STREAM.MSG.DELETE.{stream}", {"seq": number})
 
     async def drop(self, letter: DeadLetter) -> None:
-        """Remove a dead letter if it still exists, together with the publication that was stored for it.
-
-        Raises:
-            BusError: As for `JetStream.ask`.
-        """
+        """Remove a dead letter if it still exists, together with the publication that was stored for it."""
         if letter.left_out:
             await self._remove_original(letter)
         try:

@@ -64,7 +64,7 @@ class Fate:
     async def is_over(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> bool:
         """Store a dead letter for a result of `hopeless`. Returns False if the publication should be retried once more.
 
-        This is the case when the engine is full. The handler may succeed by now, which would free space.
+        This is the case when the engine is full: the handler may succeed by now, which would free space.
         """
         if delivery.to.fault:
             await self.bury(delivery, attempts, reason, error_id)
@@ -103,16 +103,7 @@ class Fate:
 
 @define(eq=False)
 class Delivery:
-    """A stored publication that a reader has received. Implements `message.Settlement`.
-
-    Attributes:
-        to: Address for the acknowledgement.
-        stream: Stream of the publication.
-        created: Creation time of the stream.
-        size: Size of the body, in bytes.
-        read: True once the application has received the publication by iterating.
-        ended: True once the publication is acknowledged.
-    """
+    """A stored publication that a reader has received. Implements `message.Settlement`."""
 
     _reader: StoreReader
     _fate: Fate | None
@@ -121,11 +112,15 @@ class Delivery:
     to: ToReader
     stream: str
     created: str
+    """Creation time of the stream."""
     size: int = field(default=0, init=False)
+    """Size of the body, in bytes."""
     read: bool = field(default=False, init=False)
+    """True once the application has received the publication by iterating."""
     _decided: str = field(default="", init=False)
     """Decision that the application made with a method of the message, for error texts."""
     ended: bool = field(default=False, init=False)
+    """True once the publication is acknowledged."""
 
     def __attrs_post_init__(self) -> None:
         self.size = len(self.message.raw or b"")
@@ -139,7 +134,7 @@ class Delivery:
         self.end(_DONE)
 
     def give_back(self) -> None:
-        """Let the engine redeliver the publication to any worker immediately, unless the application has already decided."""
+        """Let the engine redeliver the publication to any worker at once, unless the application has already decided."""
         if not self._decided:
             self._decided = "was given back when its subscription was closed"
             self.end(GIVEN_BACK)

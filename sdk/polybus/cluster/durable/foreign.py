@@ -21,7 +21,7 @@ from .readers import StoreReaders
 
 if TYPE_CHECKING:
     from ... import Bus
-    from ...integrations import BusParts, Link, PeerCore, Services
+    from ...integrations import Link, PeerCore, Services
     from ...message import Message
     from ...plugins import NodeJoined, NodeLeft
 
@@ -63,12 +63,9 @@ class NoLetters:
         """Do nothing, because there is no store."""
 
     async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
-        """Return a note on where the publication is stored, and the acknowledgement that ends redelivery."""
-        note = (
-            f"; it is not redelivered, and without dead_letters= no letter is stored: it was {death.number} of {death.stream}"
-        )
+        where = f"{death.number} of {death.stream}"
         word = f"{OVER} {' '.join(death.reason.split())[:_LONGEST_REASON]}" if self._jetstream.hears_why else OVER
-        return note, word
+        return f"; it is not redelivered, and without dead_letters= no letter is stored: it was {where}", word
 
 
 @define(eq=False)
@@ -80,12 +77,6 @@ class ForeignLetters:
     place: tuple[str, str] | None = field(default=None, init=False)
 
     async def prepare(self, stream: str) -> None:
-        """Check that the stream exists.
-
-        Raises:
-            LocalProtocolError: If the stream does not exist.
-            Disconnected, Forbidden, DeadlineExceeded: As for `JetStream.ask`.
-        """
         prefix = self._writer.prefix
         self.place = await _stream_of_letters(self._jetstream, prefix), prefix
 
@@ -96,12 +87,7 @@ class ForeignLetters:
 
 
 async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:
-    """Return the name of the external stream for dead letters.
-
-    Raises:
-        LocalProtocolError: If the stream does not exist.
-        BusError: As for `JetStream.ask`.
-    """
+    """Return the name of the external stream for dead letters. Raises `LocalProtocolError` if the stream does not exist."""
     pattern = f"{prefix}.>"
     try:
         found = await find_streams(jetstream, pattern)
@@ -116,15 +102,11 @@ async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:
 
 
 async def letters_of(bus: Bus) -> Letters:
-    """Return the dead letters of the bus's only link, whose URL names their external stream with ``dead_letters=``.
-
-    Raises:
-        LocalProtocolError: If the stream does not exist.
-    """
+    """Return the dead letters of the bus's only link, whose URL names their external stream with ``dead_letters=``."""
     jetstream, publishing = _streams_of(bus)
     parts = parts_of(bus)
     adapter: Any = parts.links.peers[0].link.adapter
-    prefix = adapter.dead_letters
+    prefix: str = adapter.dead_letters
     stream = await _stream_of_letters(jetstream, prefix)
     place = LetterPlace(f"the stream {stream!r}", stream, prefix, str, ours=False)
     return Letters(place, jetstream, publishing, parts.services.running.time)
@@ -135,7 +117,7 @@ def publishing_of(bus: Bus) -> StoredPublishing:
 
 
 def _streams_of(bus: Bus) -> tuple[JetStream, StoredPublishing]:
-    parts: BusParts = parts_of(bus)
+    parts = parts_of(bus)
     (peer,) = parts.links.peers
     return _streams(parts.services, peer.link, peer.link.adapter)
 
@@ -166,11 +148,7 @@ class ForeignStreams:
         self.readers = StoreReaders(self._services, self._published, jetstream, graveyard, self._engine)
 
     def _published(self, pattern: str | int) -> str:
-        """Convert a pattern to a wire subject.
-
-        Raises:
-            LocalProtocolError, Unsupported: If the pattern is not valid or matches its own dead letters.
-        """
+        """Convert a pattern to a wire subject. Raises an error if the pattern is not valid or matches its own dead letters."""
         subject = local_pattern(pattern, self._services.limits.subject)
         if self._letters and tokens_overlap(subject.split("."), [*self._letters.split("."), ">"]):
             raise LocalProtocolError(
@@ -187,8 +165,7 @@ class ForeignStreams:
     def named(self, node: str) -> None:
         """Do nothing, because an external network has no nodes."""
 
-    def node_event(self, event: NodeJoined | NodeLeft) -> None:
-        """Do nothing."""
+    def node_event(self, event: NodeJoined | NodeLeft) -> None: ...
 
     def receive(self, message: Message, now: float) -> None:
         to: Any = message.peer

@@ -51,14 +51,7 @@ _MOST_PAGES: Final = 98
 
 
 class JetStreamError(LocalProtocolError):
-    """The engine rejected a request.
-
-    Attributes:
-        number: The engine's ``err_code``.
-        full: True if the store, the account or the server is full.
-        missing: True if the stream, consumer or message does not exist.
-        passes: True if a retry can succeed, for example because servers are electing a leader.
-    """
+    """The engine rejected a request with the ``err_code`` in `number`."""
 
     def __init__(self, number: int, text: str, code: Any = None) -> None:
         super().__init__(f"the NATS server says: {text}")
@@ -66,6 +59,7 @@ class JetStreamError(LocalProtocolError):
         self.full: bool = number in _FULL or (number == _NOT_STORED and text.startswith("maximum"))
         self.missing: bool = number in _MISSING
         self.passes: bool = number in _PASSING or (code == _UNAVAILABLE and not self.full)
+        """True if a retry can succeed, for example because servers are electing a leader."""
 
 
 class EngineLink(Protocol):
@@ -123,12 +117,7 @@ def count_of(members: Any, name: str) -> int:
 
 
 def read_answer(answer: Any, advice: Advice) -> dict[str, Any]:
-    """Return the members of an answer.
-
-    Raises:
-        JetStreamError: If the answer is an error or not an object.
-        LocalProtocolError: If JetStream is not enabled.
-    """
+    """Return the members of an answer. Raises the error that it contains, as documented for `JetStream.ask`."""
     if not isinstance(answer, dict):
         raise JetStreamError(0, f"{answer!r:.100}, which is not an object")
     error = answer.get("error")
@@ -193,7 +182,7 @@ class JetStream:
     async def create(self, word: str, members: dict[str, Any], info: str) -> tuple[dict[str, Any], bool]:
         """Create a stream or consumer, unless another node has just created it.
 
-        Returns the configuration, and True if this call created the stream or consumer.
+        Returns the configuration, and True if it was created by this call.
         """
         try:
             return config_of(await self.ask(word, members)), True
@@ -300,10 +289,8 @@ class StoredPublishing:
     async def publish(self, message: Message, id: str | None, deadline: float) -> None:
         """Publish a message, and return once the engine has stored it.
 
-        Raises:
-            LocalProtocolError: If the message has headers for the engine, or the id belongs to a publication to another
-                subject.
-            BusError: As for `store`.
+        Raises `LocalProtocolError` if the message has headers for the engine, or the id belongs to a publication to another
+        subject, and otherwise the errors of `store`.
         """
         subject = message.subject
         for name in message.headers or ():
@@ -320,11 +307,7 @@ class StoredPublishing:
                 raise LocalProtocolError(_OTHER.format(subject=subject, id=id, other=other, better=f"{subject}:{id}"))
 
     async def publish_kept(self, message: Message, deadline: float) -> bool:
-        """Publish a message only if a stream stores the subject. Returns False if nothing was published.
-
-        Raises:
-            BusError: As for `publish`.
-        """
+        """Publish a message only if a stream stores the subject. Returns False if nothing was published."""
         kept = False
         with anyio.move_on_after(deadline - self._services.running.time()), suppress(BusError):
             for name in await self._jetstream.streams(self._written(message.subject)):
@@ -354,8 +337,7 @@ class StoredPublishing:
     async def _is_kept(self, subject: str, left: float) -> bool | None:
         """Return True if a stream stores a wire subject, or None if the engine does not answer in time.
 
-        Raises:
-            LocalProtocolError: If JetStream is not enabled. Servers may also report this during an election.
+        Raises `LocalProtocolError` if JetStream is not enabled. Servers may also report this during an election.
         """
         with anyio.move_on_after(left):
             try:
@@ -391,7 +373,7 @@ class StoredPublishing:
 
         Args:
             message: The publication.
-            id: Id of the publication. The engine stores only one publication per id.
+            id: The engine stores only one publication per id.
             deadline: Time after which to give up.
             at: Wire subject, if not the default one.
             only: Name of the only durable handler that should receive the publication, or an empty string for all.
@@ -453,7 +435,7 @@ class StoredPublishing:
 
 
 def _asking_to_store(message: Message, to: ToStore) -> Message:
-    """Create a request that contains a publication. Each attempt requires a new request."""
+    """Create a request that contains a publication. Each try requires a new request."""
     asked = Message(Kind.REQUEST, message.subject, None, message.raw, message.format, message.headers, attributes={"to": to})
     asked.decoded, asked.checked = message.decoded, message.checked
     return asked

@@ -43,13 +43,10 @@ class PullState(enum.Enum):
 
 @define(eq=False)
 class Pull:
-    """State of a reader's pull requests.
-
-    Attributes:
-        places: Maximum number of publications that the reader handles at once.
-    """
+    """State of a reader's pull requests."""
 
     places: int
+    """Maximum number of publications that the reader handles at once."""
     state: PullState = field(default=PullState.OFF, init=False)
     asked: int = field(default=0, init=False)
     """Number of requested publications that have not arrived yet. Always 0 unless the state is `ASKING`."""
@@ -83,9 +80,8 @@ class Pull:
         if self.state not in (PullState.FULL, PullState.ASKING):
             return 0
         more = self.places - taken - self.asked
-        if more <= 0 or (
-            self.asked and more < self.places // 2
-        ):  # prefer few large requests, since the engine limits how many are open
+        # Prefer few large requests, since the engine limits how many are open.
+        if more <= 0 or (self.asked and more < self.places // 2):
             return 0
         if not self.asked:
             self._began, self._came = now, False
@@ -145,22 +141,18 @@ _TOO_MUCH: Final = "Message Size Exceeds MaxBytes"
 
 
 class Taker(Protocol):
-    """Interface of classes that receive a reader's publications: `delivery.HandlerTaker` and `delivery.SubscriptionTaker`."""
+    """Interface of classes that receive a reader's publications: `delivery.HandlerTaker` and `delivery.SubscriptionTaker`.
+
+    `full` is True if another publication would not fit, even if slots are free. `fate` is `None` if publications are not
+    acknowledged. `stop` is called when no more publications will follow.
+    """
 
     @property
-    def full(self) -> bool:
-        """True if another publication would not fit, even if slots are free."""
-        ...
-
+    def full(self) -> bool: ...
     @property
-    def fate(self) -> Fate | None:
-        """Decides on redelivery and dead letters. `None` if publications are not acknowledged."""
-        ...
-
+    def fate(self) -> Fate | None: ...
     def take(self, delivery: Delivery) -> None: ...
-
-    def stop(self) -> None:
-        """Called when no more publications will follow."""
+    def stop(self) -> None: ...
 
 
 @define(eq=False)
@@ -222,10 +214,8 @@ class StoreReader:
         try:
             await self.prepare()
         except Exception as error:  # an engine may answer anything; try again as long as the bus runs
-            text = "%s waits for its store: %s"
-            fields = log_fields(handler=self._consumer.title)
-            warnings = self.services.running.warnings
-            warnings.warn(logger, text, self._consumer.title, error, about=self, lines=1, extra=fields)
+            text, title, warnings = "%s waits for its store: %s", self._consumer.title, self.services.running.warnings
+            warnings.warn(logger, text, title, error, about=self, lines=1, extra=log_fields(handler=title))
             self._pull.refused(self.services.running.time())
         else:
             self._pull.found()
@@ -293,21 +283,16 @@ class StoreReader:
             return
         more = self._pull.ask(len(self._running) + len(self._waiting), now)
         if more:
-            members = {
+            session: Any = peer.link.session
+            asked = Message(Kind.NOTIFY, self._consumer.asked_at, attributes={"to": ToEngine(), "reader": self.number})
+            asked.decoded = {
                 "batch": more,
-                "max_bytes": self._most_bytes(peer),
+                # The limit is needed because an engine disconnects slow clients.
+                "max_bytes": max(self.services.limits.queue_bytes, 2 * session.server.max_payload),
                 "expires": round(EXPIRES * NANOSECONDS),
                 "idle_heartbeat": round(HEARTBEAT * NANOSECONDS),
             }
-            asked = Message(Kind.NOTIFY, self._consumer.asked_at, attributes={"to": ToEngine(), "reader": self.number})
-            asked.decoded = members
             peer.link.answer(asked, peer)
-
-    def _most_bytes(self, peer: PeerCore) -> int:
-        """Return the number of bytes to request at once. The limit is needed because an engine disconnects slow clients."""
-        session: Any = peer.link.session
-        largest: int = session.server.max_payload
-        return max(self.services.limits.queue_bytes, 2 * largest)
 
     def receive(self, message: Message, to: ToReader) -> None:
         if self._forbidden:  # the engine redelivers it to other workers
@@ -355,13 +340,13 @@ class StoreReader:
         else:
             text = "%s: the engine refuses: %d %.200s"
             warnings, title = self.services.running.warnings, self._consumer.title
-            fields = log_fields(handler=title)
-            warnings.warn(logger, text, title, to.status, to.text, about=(self, "refused"), lines=1, extra=fields)
+            about, fields = (self, "refused"), log_fields(handler=title)
+            warnings.warn(logger, text, title, to.status, to.text, about=about, lines=1, extra=fields)
             self._pull.refused(now)
             self._changed.set()
 
     def forbidden(self, to: ToReader) -> None:
-        """Stop on this connection, because the engine rejects this consumer's acknowledgements or requests."""
+        """Stop on this connection if the engine rejects this consumer's acknowledgements or requests."""
         consumer = self._consumer
         name = f"{consumer.stream}.{consumer.name}"
         if f".{name}." not in f"{to.ack}." or self._pull.state is PullState.OFF:

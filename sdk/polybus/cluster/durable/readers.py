@@ -32,11 +32,7 @@ PACE: Final = 10.0
 
 
 def check_names(specs: Iterable[SubscriberSpec]) -> None:
-    """Check that no two handlers have the same durable name. Call this before creating anything.
-
-    Raises:
-        LocalProtocolError: If two handlers share a name.
-    """
+    """Raise `LocalProtocolError` if two handlers have the same durable name. Call this before creating anything."""
     names = dict[str, str]()
     for spec in specs:
         if spec.reading is not None:
@@ -69,7 +65,6 @@ class StoreReaders:
     _can_bury: bool = field(default=False, init=False)
     """True once dead letters can be stored."""
     progress: tuple[DurableStats, ...] = field(default=(), init=False)
-    """State of this bus's durable handlers, as last reported."""
     _is_up: bool = field(default=True, init=False)
     _watched: anyio.Event | None = field(default=None, init=False)
     """Event that stops the task that requests progress. `None` if there is no such task."""
@@ -79,11 +74,7 @@ class StoreReaders:
         return any(reader.busy for reader in self._readers.values())
 
     async def prepare(self, specs: Iterable[SubscriberSpec]) -> None:
-        """Create the durable handlers' consumers that do not exist yet.
-
-        Raises:
-            BusError: If a consumer or the store for dead letters cannot be created.
-        """
+        """Create the durable handlers' consumers, and the store for dead letters, that do not exist yet."""
         specs = list(specs)
         check_names(specs)
         for spec in specs:
@@ -95,11 +86,7 @@ class StoreReaders:
                 self._handlers.append(reader)
 
     async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
-        """Deliver stored publications to a subscription until `unsubscribe` is called.
-
-        Raises:
-            BusError: As for `Consumer.prepare`.
-        """
+        """Deliver stored publications to a subscription until `unsubscribe` is called."""
         fate = None
         if isinstance(spec, DurableSpec):
             fate = Fate(self._services, spec, f"durable {spec.name}", self._graveyard)

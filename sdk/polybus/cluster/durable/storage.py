@@ -43,15 +43,7 @@ _USUAL: Final = Retry()
 
 @frozen
 class DurableSpec:
-    """The arguments of a durable handler or subscription. Implements `plugins.extensions.Reading`.
-
-    Attributes:
-        name: Name under which the engine stores the position. Workers with the same name share the publications.
-        retry: Number of attempts and the pauses between them.
-        ack_wait: Seconds after which a publication is redelivered if its worker does not respond.
-        start: Where a new handler starts.
-        ordered: True if the whole cluster handles one publication at a time.
-    """
+    """The arguments of a durable handler or subscription, named as in `Bus.on`. Implements `plugins.extensions.Reading`."""
 
     unread: ClassVar[int] = 1
     settled: ClassVar[bool] = True
@@ -84,11 +76,7 @@ def reading_of(
 ) -> DurableSpec | ReplaySpec | None:
     """Check the arguments of `on` or `subscribe`. Returns None if they are for live publications only.
 
-    Args:
-        of_handler: The `queue` and `when_full` of a handler, or None for a subscription.
-
-    Raises:
-        TypeError, ValueError: If an argument is invalid, requires `durable=`, or cannot be combined with it.
+    `of_handler` contains the `queue` and `when_full` of a handler, and is None for a subscription.
     """
     if durable is None:
         replays = of_handler is None and start is not None
@@ -181,16 +169,13 @@ _NO_STREAMS: Final = (
 
 @define(eq=False)
 class StoredReading(Extension):
-    """The engines from which a bus reads stored publications. Implements `plugins.extensions.Storage`.
-
-    Attributes:
-        engines: All engines. The cluster's engine comes first.
-        expected: True once the bus opens a link that may lead to streams.
-    """
+    """The engines from which a bus reads stored publications. Implements `plugins.extensions.Storage`."""
 
     _parts: BusParts
     engines: list[StoreReaders] = field(factory=list, init=False)
+    """All engines. The cluster's engine comes first."""
     expected: bool = field(default=False, init=False)
+    """True once the bus opens a link that may lead to streams."""
     cluster: StoreReaders | None = field(default=None, init=False)
     """Readers of the cluster's engine. `None` while the bus is not in the cluster."""
     stores: StoredPublishing | None = field(default=None, init=False)
@@ -238,12 +223,7 @@ class StoredReading(Extension):
             streams.readers.down()
 
     def _behind(self, link: Link) -> ForeignStreams:
-        """Return the streams that a link leads to.
-
-        Raises:
-            Unsupported: If the link's protocol does not support streams.
-            Disconnected: If the link has closed.
-        """
+        """Return the streams that a link leads to. Raises `Unsupported` if there are none, and `Disconnected`."""
         streams = self._streams.get(link)
         if streams is None:
             if not has_streams(link):
@@ -257,11 +237,7 @@ class StoredReading(Extension):
         return streams
 
     def _chosen(self, subject: str | int) -> Link | None:
-        """Choose the link to a NATS network for a subject, with the same rules as for requests.
-
-        Raises:
-            AmbiguousRoute: If more than one link is possible.
-        """
+        """Choose the link to a NATS network for a subject, with the same rules as for requests."""
         links: list[Link] = [link for link in self._parts.links.opened if has_streams(link)]
         if len(links) < 2:
             return links[0] if links else None
@@ -272,11 +248,7 @@ class StoredReading(Extension):
         raise AmbiguousRoute(f"several links could have a stream of {subject!r} ({urls}): connect with serves=")
 
     async def attach(self, link: Link) -> None:
-        """Start reading from a new link, for all durable handlers or those that its ``serves=`` matches.
-
-        Raises:
-            BusError: As for `StoreReaders.prepare`.
-        """
+        """Start reading from a new link, for all durable handlers or those that its ``serves=`` matches."""
         if self._parts.links.mesh is not None:
             return
         specs = [spec for spec in self._waiting if not link.serves or _serves(link, spec.handler.subject)]
@@ -301,18 +273,14 @@ class StoredReading(Extension):
         return [spec for spec in specs if spec.reading is not None and spec.handler not in self._taken]
 
     def check_handlers(self) -> None:
-        """Check that every durable handler has an engine.
-
-        Raises:
-            LocalProtocolError: If a handler has no engine and no expected link may lead to one.
-        """
+        """Raise `LocalProtocolError` if a durable handler has no engine and no expected link may lead to one."""
         if self._parts.links.mesh is None and not self.expected:
             for spec in self._waiting:
                 assert spec.reading is not None
                 raise LocalProtocolError(_NOT_CLUSTERED % (spec.handler.name, spec.reading.name))
 
     def link_gone(self, link: Link, error: BusError | None) -> None:
-        """Stop reading from a closed link. If you pass an `error`, the subscriptions raise it."""
+        """Stop reading from a closed link. Subscriptions raise the `error`, if there is one."""
         streams = self._streams.pop(link, None)
         if streams is None:
             return
@@ -338,13 +306,7 @@ class StoredReading(Extension):
             engine.give_back()
 
     async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
-        """Deliver stored publications to a subscription until `unsubscribe` is called.
-
-        Raises:
-            LocalProtocolError: If this bus has no engine.
-            Unsupported, AmbiguousRoute: If the peer's link does not support streams, or several links are possible.
-            BusError: As for `StoreReaders.subscribe`.
-        """
+        """Deliver stored publications to a subscription until `unsubscribe` is called."""
         engine = self._readers[subscription] = self._engine(subscription)
         await engine.subscribe(subscription, spec)
 
@@ -364,12 +326,7 @@ class StoredReading(Extension):
             engine.unsubscribe(subscription)
 
     def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Any]:
-        """Return the store for a publication, and the peer that leads to it.
-
-        Raises:
-            LocalProtocolError: If there is no store for the publication, or `to=` names several peers.
-            Unsupported, AmbiguousRoute: As for `subscribe`.
-        """
+        """Return the store for a publication, and the peer that leads to it."""
         mesh = self._parts.links.mesh
         if kept and peers is None and self.stores is not None and mesh is not None:
             return self.stores, mesh.peer

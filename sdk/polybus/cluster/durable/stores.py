@@ -71,13 +71,7 @@ class Stores:
     _jetstream: JetStream
 
     async def prepare(self, store: Store, members: dict[str, Any]) -> None:
-        """Create the stream of a store if it does not exist.
-
-        Raises:
-            LocalProtocolError: If the stream cannot be created, or exists with different settings. The error text names the
-                argument.
-            Disconnected, Forbidden, DeadlineExceeded: As for `JetStream.ask`.
-        """
+        """Create the stream of a store if it does not exist. Raises `LocalProtocolError` if its settings are different."""
         if store.max_bytes is not None and self._jetstream.is_old:
             raise LocalProtocolError(
                 f"the store {store.name!r}: if a store with max_bytes= is full, NATS servers before 2.10 may drop the oldest "
@@ -101,22 +95,13 @@ class Stores:
                 services.running.warnings.warn(logger, text, members["name"], error, about=store, lines=1)
 
     async def config(self, stream: str) -> dict[str, Any]:
-        """Return a stream's configuration, or {} if the stream does not exist.
-
-        Raises:
-            Disconnected, Forbidden, DeadlineExceeded: As for `JetStream.ask`.
-        """
+        """Return a stream's configuration, or {} if the stream does not exist."""
         with suppress(JetStreamError):
             return config_of(await self._jetstream.ask(f"STREAM.INFO.{stream}"))
         return {}
 
     async def make_if_absent(self, members: dict[str, Any]) -> dict[str, Any]:
-        """Create a stream if it does not exist, and return its configuration.
-
-        Raises:
-            LocalProtocolError: If the stream cannot be created.
-            Disconnected, Forbidden, DeadlineExceeded: As for `JetStream.ask`.
-        """
+        """Create a stream if it does not exist, and return its configuration."""
         name = members["name"]
         try:
             there = await self._jetstream.find(f"STREAM.INFO.{name}")
@@ -132,11 +117,8 @@ class Stores:
     async def copy_one(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
         """Let the engine copy a publication to a new stream. The publication may be too large for this bus.
 
-        Several workers may call this at the same time without knowing about each other, and then share the copy. The new stream
-        has as many replicas as the original one.
-
-        Returns:
-            True if the copy is complete. Otherwise the reason is logged, and an incomplete copy is removed.
+        Several workers may call this at the same time without knowing about each other, and then share the copy. Returns True
+        if the copy is complete. Otherwise the reason is logged, and an incomplete copy is removed.
         """
         forbidden = False
         try:
@@ -155,11 +137,9 @@ class Stores:
         config |= {"max_msgs": 1, "discard": "new", "num_replicas": await self.replicas(stream)}
         if not await self._has_copy(stream, number):  # a worker may have exited before it could report
             sources = [{"name": stream, "opt_start_seq": number, "filter_subject": subject}]
-            name = config["name"]
+            name, members = config["name"], {**config, "sources": sources}
             # Another worker may have created the copy, or even finished it.
-            there, _ = await self._jetstream.create(
-                f"STREAM.CREATE.{name}", {**config, "sources": sources}, f"STREAM.INFO.{name}"
-            )
+            there, _ = await self._jetstream.create(f"STREAM.CREATE.{name}", members, f"STREAM.INFO.{name}")
             if there.get("description") != config["description"]:
                 raise LocalProtocolError(f"the stream {name!r} already exists, and was not created by polybus")
         for _ in range(_CHECKS):
@@ -174,7 +154,7 @@ class Stores:
         return max(count_of(await self.config(stream), "num_replicas"), 1)
 
     async def remove_copy(self, stream: str, number: int) -> None:
-        """Try to remove the copy of a publication. An external stream of the same name is not removed."""
+        """Try to remove the copy of a publication, but not an external stream of the same name."""
         name = copy_of(stream, number)
         with suppress(BusError):
             if (await self.config(name)).get("description") == _copied(stream, number):
@@ -221,9 +201,6 @@ def check_same(
     For error texts, `what` is the name that users know, and `place` is the name in the engine. `required` lists safe values of
     members without an argument. `arguments` maps the other members to the names of their arguments, and `readable` formats
     their values.
-
-    Raises:
-        LocalProtocolError: If the settings differ.
     """
     for member, values in required.items():
         if there.get(member) not in values:

@@ -37,10 +37,7 @@ def _is_flag(adapter: Any, attribute: Any, value: object) -> None:
 
 
 def _is_name(adapter: Any, attribute: Any, value: object) -> None:
-    fault = fault_in_name(value, 100)
-    if fault is None and has_wildcard(str(value)):
-        fault = "it has wildcards"
-    if fault is not None:
+    if fault := fault_in_name(value, 100) or ("it has wildcards" if has_wildcard(str(value)) else None):
         raise ValueError(f"nats: {attribute.name}={shown(value)}: {fault}")
 
 
@@ -100,13 +97,11 @@ class Nats(UrlOptions):
     dead_letters: str = field(default="", validator=_is_name_or_empty)
     domain: str = field(default="", validator=_is_token_or_empty)
     cluster: str = ""
-    """Name of the cluster that this bus belongs to. Only `polybus.cluster` sets this attribute."""
+    """Name of the cluster that this bus belongs to. Only `polybus.cluster` sets this attribute and the following ones."""
     member: str = field(default="", repr=False)
     host: str = field(default="", repr=False)
     known_handlers: KnownHandlers = field(factory=KnownHandlers, eq=False, repr=False)
-    """Current and recent handlers of other nodes, shared by all connections of a bus. Only `polybus.cluster` sets this
-    attribute.
-    """
+    """Current and recent handlers of other nodes, shared by all connections of a bus."""
     _credentials: Credentials = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -115,15 +110,14 @@ class Nats(UrlOptions):
             raise ValueError(f"nats: use one kind of credentials, not {' and '.join(kinds)}")
         if self.password and not self.user:
             raise ValueError("nats: password= needs user=")
-        object.__setattr__(self, "_credentials", self._given_credentials())
-
-    def _given_credentials(self) -> Credentials:
         if self.files:
             private_keys()
-            return Credentials(unread=True)
-        if self.nkey:
-            return Credentials(key=key_in(self.nkey))
-        return Credentials(user=self.user, password=self.password, token=self.token)
+            credentials = Credentials(unread=True)
+        elif self.nkey:
+            credentials = Credentials(key=key_in(self.nkey))
+        else:
+            credentials = Credentials(user=self.user, password=self.password, token=self.token)
+        object.__setattr__(self, "_credentials", credentials)
 
     @property
     def files(self) -> Mapping[str, str]:

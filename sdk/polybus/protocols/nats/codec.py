@@ -85,15 +85,14 @@ class NatsCodec:
 
     def _delivered(self, operation: NatsOperation) -> Message:
         headers, payload = operation.headers, operation.payload
-        facts: dict[str, Any] | None = {"sid": operation.sid} if operation.sid else None
         if operation.subject.startswith(INBOX) or (operation.reply is None and node_word(operation.subject) == _ANSWERS):
             return self._answer(operation.subject, headers, payload)
         kind = Kind.PUBLISH if operation.reply is None else Kind.REQUEST
         if headers is not None and headers.kind is not None and headers.kind.startswith(_OPENS) and kind is Kind.REQUEST:
             kind = Kind.OPEN
         message = self.message(kind, operation.subject, operation.reply, headers, payload, operation.reply)
-        if facts is not None:
-            message.attributes.update(facts)
+        if operation.sid:
+            message.attributes["sid"] = operation.sid
         return message
 
     def _answer(self, subject: str, headers: HeaderBlock | None, payload: bytes) -> Message:
@@ -200,8 +199,7 @@ class NatsCodec:
         return raw, [(BODY, "bytes")] if octets else []
 
     def _inbox(self, id: Any) -> str:
-        fault = fault_in_name(id, self.limits.subject)
-        if fault is not None:
+        if (fault := fault_in_name(id, self.limits.subject)) is not None:
             raise LocalProtocolError(f"the id of a request is the subject of its answers: {fault}", protocol="nats")
         return str(id)
 

@@ -118,7 +118,7 @@ class RequestTokens:
         return f"{self._count}{self._salts[at : at + _SALT]}"
 
     def was_given(self, token: str) -> bool:
-        """Return True if this connection may have issued a token. The link knows whether it is still waiting for the answer."""
+        """Return True if this connection may have issued a token, whether or not it still waits for the answer."""
         count = token[:-_SALT]
         return count.isascii() and count.isdigit() and len(count) < 20 and 0 < int(count) <= self._count
 
@@ -207,7 +207,7 @@ class NatsConnection:
             self.frames.append(write_subscription(subject, queue, sid))
 
     def queue_for_others(self, frame: bytes, patterns: Iterable[str], queue: str) -> None:
-        """Queue a frame for the other members of a group, by leaving the group while the frame is sent."""
+        """Queue a frame for the other members of a group. This side leaves the group while the frame is sent."""
         self.queue(frame)
         members = [(pattern, sid) for pattern in patterns if (sid := self.subscriptions.sid(pattern, queue)) is not None]
         again = [write_subscription(pattern, queue, sid) for pattern, sid in members]
@@ -226,9 +226,7 @@ class NatsDialect:
     """Base class of the dialects, which interpret the messages of a connection for NATS clients or for cluster nodes."""
 
     probes: tuple[bytes, ...] = ()
-    """Frames sent with the inbox subscription, so that the server reports missing permissions before confirming the
-    subscription.
-    """
+    """Frames sent before the first PING, so that the server reports missing permissions before its PONG."""
 
     def __init__(self, connection: NatsConnection, inbox: str) -> None:
         self._connection = connection

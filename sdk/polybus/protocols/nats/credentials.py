@@ -36,8 +36,6 @@ def private_keys() -> type[Ed25519PrivateKey]:
 
 @frozen
 class KeyPair:
-    """A user's nkey."""
-
     public: str  # Public key as in a server's configuration: ``U...``
     sign: Callable[[bytes], bytes] = field(repr=False)
 

@@ -26,10 +26,7 @@ BODY: Final = "Polybus-Body"
 KIND: Final = "Polybus-Kind"
 USER: Final = "Polybus-User"
 ONLY: Final = "Polybus-Only"  # The one durable handler that a republished message is for
-AGAIN: Final = "Polybus-Again"
-"""Marks a publication that is sent again because the engine did not confirm it. Subscribers may already have received the first
-copy.
-"""
+AGAIN: Final = "Polybus-Again"  # Marks a repeated publication: subscribers may already have received the first copy
 ECHO: Final = "Polybus-Echo"  # Marks publications so that their publisher recognises the server's copy
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """If several messages have the same id, a stream stores only one (NATS documentation, JetStream, "Message Deduplication")."""
@@ -135,9 +132,7 @@ def _of_engine(name: str) -> bool:
 
 def without_those_of_engine(fields: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """Remove headers that are instructions to the engine: message id, expiry, replacement."""
-    if fields and any(map(_of_engine, fields)):
-        return {name: value for name, value in fields.items() if not _of_engine(name)}
-    return fields
+    return fields and {name: value for name, value in fields.items() if not _of_engine(name)}
 
 
 def _field(line: bytes) -> tuple[str, str, str]:
@@ -187,7 +182,6 @@ def write_block(fields: Mapping[str, str] | None, own: list[tuple[str, str]], li
 
 
 def check_fields(fields: Mapping[str, str], limit: int) -> None:
-    """Check outgoing headers. The names of the protocol's own fields are reserved."""
     fault = fault_in_headers(fields, limit)
     if fault is None:
         for name, value in fields.items():
@@ -197,24 +191,12 @@ def check_fields(fields: Mapping[str, str], limit: int) -> None:
                 fault = f"the header {name!r} is reserved by this protocol"
             elif value.strip(_BLANKS) != value:
                 fault = f"the header {name[:40]!r} begins or ends with a blank, which NATS clients remove: strip it"
-            elif not _is_utf8(value):
-                fault = f"lone surrogate in the header {name!r}"
     if fault is not None:
         raise LocalProtocolError(fault, protocol="nats")
 
 
-def _is_utf8(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def error_fields(number: int, text: str, reason: str | None) -> list[tuple[str, str]]:
-    """Return the header fields of an error. An error message that does not fit on a line is truncated, and sent in full in
-    `TEXT`.
-    """
+    """Return the header fields of an error. A text that does not fit on a line is truncated there, and sent whole in `TEXT`."""
     line = LINE_BREAK.sub(" ", text)[:_SHORT].strip(_BLANKS)
     fields = [(ERROR, line), (ERROR_CODE, str(number))]
     if line != text:

@@ -25,6 +25,7 @@ from .stored import ACKS, ToEngine, ToStore, read_pull, read_refusal, read_store
 
 _LENGTH: Final = 8
 _DIGITS: Final = 18
+_ALPHABET: Final = string.ascii_letters + string.digits
 
 
 class Echoes:
@@ -38,15 +39,13 @@ class Echoes:
 
     def __init__(self, subscriptions: NatsSubscriptions, rng: random.Random) -> None:
         self._subscriptions = subscriptions
-        self.key: str = "".join(rng.choices(string.ascii_letters + string.digits, k=_LENGTH))
+        self.key: str = "".join(rng.choices(_ALPHABET, k=_LENGTH))
         self._other = ""
         self._marked = 0
         self._heard = 0
 
     def mark(self, subject: str) -> list[tuple[str, str]]:
-        """Return the header fields for a publication. Returns none if no copy will come back to a subscription outside a
-        group.
-        """
+        """Return the header fields for a publication, if a copy will come back to a subscription outside a group."""
         if not self._subscriptions.alone.match(subject):
             return []
         self._marked += 1
@@ -56,7 +55,6 @@ class Echoes:
         self._other = key
 
     def is_own(self, mark: str) -> bool:
-        """Return True if this bus's mark arrives for the first time."""
         key, _, digits = mark.partition(".")
         if key == self._other:
             return True
@@ -69,7 +67,6 @@ class Echoes:
         return True
 
 
-_ALPHABET: Final = string.ascii_letters + string.digits
 _PREFIX_LENGTH: Final = 20
 _HANDLER: Final = "handler"
 _READER: Final = "reader"
@@ -131,9 +128,7 @@ class NativeDialect(NatsDialect):
             if reply is None:
                 message = self._message(_NOTIFY, subject, None, headers, payload)
             elif reply[0] == "$":  # as in `is_answerable`, without a call
-                self._connection.events.append(
-                    Refused(refuse(f"the reply subject {reply[:60]!r} is a command to the server", "malformed"))
-                )
+                self._connection.events.append(Refused(refuse(f"the reply subject {reply[:60]!r} is a command to the server")))
                 return
             else:
                 self._serial = serial = self._serial + 1
@@ -168,14 +163,13 @@ class NativeDialect(NatsDialect):
             if not refused_by_server and (headers is not None or read_stored(payload) is None):
                 return  # an answer of another subscriber says nothing about the stream
             del self._publications[token]
+        events = self._connection.events
         if self._waiting.pop(token, None) is None and not self._tokens.was_given(token):
-            refused = refuse("an answer to an unknown token", "unknown_id")
-            self._connection.events.append(Refused(refused))
-            return
-        if headers is not None and is_failure(headers):
-            self._connection.events.append(error_message(token, headers, payload))
-            return
-        self._connection.events.append(self._message(_RESPONSE, "", token, headers, payload))
+            events.append(Refused(refuse("an answer to an unknown token", "unknown_id")))
+        elif headers is not None and is_failure(headers):
+            events.append(error_message(token, headers, payload))
+        else:
+            events.append(self._message(_RESPONSE, "", token, headers, payload))
 
     def malformed(self, error: RemoteProtocolError, subject: str, sid: str, frame: bytes) -> None:
         if sid == INBOX_SID:
@@ -206,7 +200,7 @@ class NativeDialect(NatsDialect):
             connection.events.append(Undelivered(told, Code.PERMISSION_DENIED, "forbidden", text))
 
     def _is_of_reader(self, subject: str | None) -> bool:
-        """Return True if a reader pulled or acknowledged messages at the subject. The application may also do that itself."""
+        """Return True if a reader pulled or acknowledged messages at the subject. Applications may also do that themselves."""
         return any(f".{consumer}." in f"{subject}." for consumer in (*self._pulled.values(), *self._left))
 
     def _publication_not_allowed(self, subject: str, text: str) -> None:
@@ -214,10 +208,10 @@ class NativeDialect(NatsDialect):
         if token is None:
             lost = Undelivered(Message(_PUBLISH, subject), Code.PERMISSION_DENIED, "forbidden", text)
             self._connection.events.append(lost)
-            return
-        del self._waiting[token]
-        self._publications.pop(token, None)
-        self.deny(token, text)
+        else:
+            del self._waiting[token]
+            self._publications.pop(token, None)
+            self.deny(token, text)
 
     # -- out -------------------------------------------------------------------------------------------------------------
 

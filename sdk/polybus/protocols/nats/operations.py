@@ -112,25 +112,20 @@ def announced(line: bytes) -> int | None:
 
 
 class NatsCutter:
-    """Splits one direction of a connection into operations.
+    """Splits one direction of a connection into operations. Skips payloads over the limit as they arrive.
 
-    A payload over the limit is skipped as it arrives. The operation's line is passed on, so that the reader rejects the message
-    and the connection stays open.
+    The operation's line is passed on, so that the reader rejects the message and the connection stays open.
     """
 
     __slots__ = ("_head", "_limit", "_missing", "_parts", "_plain", "_skipped", "_there", "broken")
 
     def __init__(self, limit: int, *, plain: bool) -> None:
         self._limit = limit
-        # True on a connection without TLS until INFO arrives.
-        self._plain = plain
+        self._plain = plain  # True on a connection without TLS until INFO arrives
         self._head = b""
-        # Parts of an incomplete operation.
-        self._parts: list[bytes | bytearray] = []
-        self._there = 0
-        self._missing = 0
-        # Bytes still to come of a skipped payload.
-        self._skipped = 0
+        self._parts: list[bytes | bytearray] = []  # Parts of an incomplete operation
+        self._there = self._missing = 0
+        self._skipped = 0  # Bytes still to come of a skipped payload
         self.broken: RemoteProtocolError | None = None
 
     @property
@@ -181,14 +176,11 @@ class NatsCutter:
             length = data[data.rfind(b" ", position, end) + 1 : end] if data[position] in b"MH" else b""
             if length.isdigit() and len(length) < _DIGITS:
                 after += int(length) + 2
-                if after - end > limit + 4:
-                    position = self._left_out(data, position, end, after, frames)
-                    continue
             else:
                 after = self._end_of_other(data, position, end)
-                if after - end > limit + 4:
-                    position = self._left_out(data, position, end, after, frames)
-                    continue
+            if after - end > limit + 4:
+                position = self._left_out(data, position, end, after, frames)
+                continue
             if after > size:
                 self._missing = after - position
                 self._keep(data[position:])
@@ -243,13 +235,10 @@ class NatsCutter:
 
 @frozen
 class NatsFraming:
-    """Framing of NATS connections. If `tls_first` is set, the connection starts with TLS (the server's ``handshake_first``
-    option).
-    """
+    """Framing of NATS connections."""
 
-    tls_first: bool = False
-    pack: Callable[[bytes], bytes] = field(default=bytes, init=False, eq=False, repr=False)
-    """Identity function, because a frame is sent unchanged. It is a builtin, for speed."""
+    tls_first: bool = False  # The connection starts with TLS (the server's ``handshake_first`` option)
+    pack: Callable[[bytes], bytes] = field(default=bytes, init=False, eq=False, repr=False)  # A frame is sent unchanged
     gathers: ClassVar[bool] = True  # A server forwards the bytes it receives
 
     def cutter(self, limits: Limits, transport: str) -> NatsCutter:
@@ -364,9 +353,7 @@ class OperationReader:
         return self._delivery(tokens, frame, end, *_DELIVERIES[verb.upper()])
 
     def _delivery(self, tokens: list[bytes], frame: bytes, end: int, lengths: int, with_sid: bool) -> Delivery:
-        """Read MSG, HMSG, PUB or HPUB: the subject, the sid (if from a server), an optional reply subject, and one or two
-        lengths.
-        """
+        """Read MSG, HMSG, PUB or HPUB: the subject, the sid (if from a server), an optional reply subject, and the lengths."""
         names = tokens[: len(tokens) - lengths]
         least = 2 if with_sid else 1
         if not least <= len(names) <= least + 1:
@@ -388,10 +375,7 @@ class OperationReader:
         return subject, sid, reply, self.headers.read(frame[start : start + head]), frame[start + head : -2]
 
     def _reply(self, data: bytes) -> str:
-        """Decode a reply subject. It is not cached, because each request has its own.
-
-        It cannot contain a blank and is only used for sending, so other faults in it are harmless.
-        """
+        """Decode a reply subject. It cannot contain a blank and is only used for sending, so other faults are harmless."""
         if len(data) > self._limit:
             raise refuse(f"a subject of {len(data)} bytes is longer than {self._limit} (limit: subject)", "invalid_subject")
         try:
@@ -445,9 +429,7 @@ def _read_json(verb: str, line: bytes) -> NatsOperation:
 
 
 def _out_of_step(text: str, reason: str = "malformed") -> RemoteProtocolError:
-    """Return the error for a line that no server sends. The reader has lost the framing and would read payloads as
-    operations.
-    """
+    """Return the error for a line that no server sends. The reader has lost the framing."""
     return refuse(text, reason, close_code=1002)
 
 

@@ -207,9 +207,8 @@ class NatsSession:
         except (LocalProtocolError, EncodeError) as error:
             self._end(NatsEvent.FATAL, CloseWanted(4401, error.text, Forbidden(error.text)))
             return
-        dialect = self._dialect
-        inbox = write_subscription(dialect.inbox, None, INBOX_SID)
-        self._connection.frames += [connect, inbox, *dialect.probes]
+        inbox = write_subscription(self._dialect.inbox, None, INBOX_SID)
+        self._connection.frames += [connect, inbox, *self._dialect.probes]
         self._ping(_HANDSHAKE)
 
     def _leave_if_idle(self) -> None:
@@ -231,7 +230,6 @@ class NatsSession:
         self._dialect.know(other.signs)
 
     def retire(self) -> Frames:
-        """Unsubscribe everything. Messages in flight are still accepted and answered."""
         if self.state is NatsState.READY and self._retired is None:
             self._retired = False
             self._connection.frames += map(write_unsubscription, self._connection.subscriptions.by_sid)
@@ -295,10 +293,8 @@ class NatsSession:
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, Frames]:
-        connection = self._connection
-        key = self._send(message, now)
-        frames = connection.frames
-        return key, frames.pop() if len(frames) == 1 else connection.taken()
+        key, frames = self._send(message, now), self._connection.frames
+        return key, frames.pop() if len(frames) == 1 else self._connection.taken()
 
     def confirm(self, now: float) -> tuple[int, Frames]:
         """Send a PING. A `Confirmed` event follows when the server has processed everything sent before the PING."""

@@ -88,10 +88,9 @@ class AckSubject:
 
 
 def read_ack(reply: str | None) -> AckSubject:
-    """Parse an acknowledgement subject.
+    """Parse an acknowledgement subject, ``$JS.ACK.<stream>.<consumer>.<attempt>.<number>.<place>.<...>``.
 
-    It has the form ``$JS.ACK.<stream>.<consumer>.<attempt>.<number>.<place>.<...>``. Newer servers put a domain and an account
-    before the stream (NATS documentation, "NATS JetStream wire API", ADR-15).
+    Newer servers put a domain and an account before the stream (NATS documentation, "NATS JetStream wire API", ADR-15).
     """
     tokens = (reply or "").split(".")
     at = 3 if len(tokens) == 9 else 5
@@ -126,8 +125,7 @@ def read_stored(payload: bytes) -> dict[str, Any] | None:
 def give(reader: int, reply: str | None, headers: HeaderBlock | None) -> ToReader:
     """Return the address of a stored publication.
 
-    If the headers exceed this reader's limit, the publication is unreadable. The original header block is kept, because another
-    reader may accept it.
+    If the headers exceed this reader's limit, the address contains the original header block: another reader may accept it.
     """
     ack = read_ack(reply)
     only = None if headers is None else headers.only

@@ -42,10 +42,7 @@ from .nodes import (
 from .subjects import HANDLERS, NODE_LENGTH, NODE_LETTERS, ClusterSubjects, is_node, split_key
 
 Headers: TypeAlias = HeaderBlock | None
-_SOURCES: Final = 1024
-"""Cached prefixes of publications' reply subjects. A node has two prefixes, whereas a third-party client may use one per
-message.
-"""
+_SOURCES: Final = 1024  # Cached prefixes of publications' reply subjects: a third-party client may use one per message
 _OVER: Final = 1024  # Ended requests that are remembered, because a cancel may follow
 _ELSEWHERE: Final = 2
 _AT_ONCE: Final = 256
@@ -69,9 +66,7 @@ class ClusterDialect(NatsDialect):
         self._fresh: dict[Any, str] = {}
         """Unanswered requests of recent event-loop iterations, with the nodes that sent them (empty for other clients)."""
         self._turns: deque[list[Any]] = deque()
-        """Ids of the requests in each event-loop iteration. The next iteration may begin before the bus reports the end of the
-        last one.
-        """
+        """Ids of the requests in each event-loop iteration. The next may begin before the bus reports the end of the last."""
         self._turn = -math.inf  # Time of the last turn: everything that the transport delivers together has the same time
         self._held: dict[Any, str] = {}
         self._serial = 0
@@ -312,9 +307,7 @@ class ClusterDialect(NatsDialect):
             self._connection.events.append(answer)
 
     def _refused(self, token: str, asked: AskedRequest, headers: HeaderBlock) -> bool:
-        """Send an unseen request to another node, or report that no receiver is left. Returns False if the error is to be
-        passed on.
-        """
+        """Resend an unseen request, or report that there is no receiver. Returns False if the error must be passed on."""
         if headers.kind == _UNDELIVERED:
             if asked.frame is None or asked.to is not None or asked.again >= _ELSEWHERE:
                 return False
@@ -446,9 +439,7 @@ class ClusterDialect(NatsDialect):
         return token
 
     def _holder(self, to: Any) -> str:
-        """Return the node that handles a request, if known. For a request to the engine this node is returned, which needs no
-        check.
-        """
+        """Return the node that handles a request, if known. For the engine, return this node, which is never checked."""
         if isinstance(to, ToUser):
             return ""
         return self.node if isinstance(to, (ToEngine, ToStore)) else str(to.node)
@@ -559,8 +550,7 @@ class ClusterDialect(NatsDialect):
             self._look(now)
         if now >= self._nodes.hello_at:
             self._nodes.greet_all()
-        due = self.due
-        if due < math.inf:  # the caller stores only the nearest time
+        if (due := self.due) < math.inf:  # the caller stores only the nearest time
             self._connection.events.append(Due(due))
 
     def _look(self, now: float) -> None:
@@ -582,7 +572,6 @@ class ClusterDialect(NatsDialect):
             self._look_at(now + PACE)
 
     def _send_again(self, token: str, asked: AskedRequest, now: float) -> None:
-        """Resend a publication that the engine has not confirmed. A confirmation of either copy counts."""
         assert asked.publication is not None
         asked.at, asked.pause = now, min(2 * asked.pause, LONGEST_PAUSE)
         asked.to = asked.publication.attributes["to"] = evolve(asked.to, again=True)

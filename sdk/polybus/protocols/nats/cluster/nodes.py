@@ -33,8 +33,7 @@ _MOST: Final = 4 * 1024 * 1024  # Characters kept for all present nodes, and aga
 class KnownHandlers:
     """The patterns that other nodes handle, or handled until recently, in wire form.
 
-    A bus has a single instance for all of its connections to the engine. A pattern is remembered for `remember` seconds after
-    the last node with that pattern has left.
+    A pattern is remembered for `remember` seconds after the last node with that pattern has left.
     """
 
     remember: float = 0.0
@@ -67,7 +66,7 @@ class KnownHandlers:
                 self._wide[pattern] = None
 
     def left(self, node: str, now: float) -> None:
-        """Record that a node has left. Patterns handled only by this node are remembered for a while."""
+        """Record that a node has left. Patterns that only this node handled are remembered for a while."""
         for pattern in self._forget(node):
             self._recall(pattern)
             self._gone[pattern] = now
@@ -85,10 +84,7 @@ class KnownHandlers:
         return set[str]().union(*(self._present.get(pattern, ()) for pattern in self._matching(subject)))
 
     def last_seen(self, subject: str, now: float) -> float | None:
-        """Return the time when the last handler of a subject left.
-
-        Returns `now` if a handler is present, or `None` if the subject is unknown.
-        """
+        """Return when the last handler of a subject left: `now` if a handler is present, `None` if the subject is unknown."""
         times = [now if pattern in self._present else self._gone[pattern] for pattern in self._matching(subject)]
         last = max(times, default=None)
         return None if last is None or last + self.remember <= now else last
@@ -120,7 +116,6 @@ class KnownHandlers:
 
 
 def _bounded(patterns: Iterable[Any]) -> Iterable[str]:
-    """Limit patterns to the number and size that a node may announce."""
     rest = TOLD_CHARACTERS
     for number, pattern in enumerate(patterns):
         if number >= TOLD:
@@ -155,25 +150,20 @@ class Liveness:
     last_gone: float = float("-inf")
 
     def ask(self, node: str, token: str, now: float) -> str:
-        """Start a check and return its token. A pending check keeps its token, because the node may have failed since that
-        check began.
-        """
-        out = self._asked.get(node)
-        if out is not None:
+        """Start a check and return its token. A pending check keeps its token: the node may have failed since it began."""
+        if (out := self._asked.get(node)) is not None:
             return out[0]
         self._asked[node] = token, now
         self._by_token[token] = node
         return token
 
     def answered(self, token: str) -> str | None:
-        node = self._by_token.pop(token, None)
-        if node is not None:
+        if (node := self._by_token.pop(token, None)) is not None:
             del self._asked[node]
         return node
 
     def forget(self, node: str) -> None:
-        asked = self._asked.pop(node, None)
-        if asked is not None:
+        if (asked := self._asked.pop(node, None)) is not None:
             del self._by_token[asked[0]]
 
     def silent(self, now: float) -> list[str]:
@@ -264,8 +254,7 @@ class ClusterNodes:
         bus = told["bus"]
         full = len(self._nodes) >= _NODES
         for other, its_bus in self._nodes.items():
-            # Check the earlier node of a bus that has returned and, at the limit, each node, so that failed ones leave the
-            # table.
+            # Check the earlier node of a bus that has returned and, at the limit, every node, so that failed nodes are removed.
             if full or (its_bus is not None and its_bus == bus):
                 self._probe(other, now)
         if not full:
@@ -280,9 +269,7 @@ class ClusterNodes:
             self._connection.events.append(NodeLeft(node, orderly=orderly))
 
     def judged(self, error: ServerError) -> ServerError:
-        """Mark an error as fatal if it prevents this node from receiving or answering, because such a node would lose
-        requests.
-        """
+        """Mark an error as fatal if it prevents this node from receiving or answering, so that requests would be lost."""
         cluster = self._subjects.cluster
         needed = f"{self._subjects.mine}>" if error.subscribing else self._subjects.nobody
         if error.refused not in (needed, f"{cluster}.a"):

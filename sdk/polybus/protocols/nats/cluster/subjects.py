@@ -18,7 +18,6 @@ REPLAY: Final = "replay-"  # Prefix of a node's read-only consumers
 HANDLERS: Final = "h"  # Queue group of handlers, and of the nodes that a user is connected to
 NODE_LETTERS: Final = string.ascii_lowercase + string.digits
 NODE_LENGTH: Final = 12
-"""Character set and length of node names."""
 _NODE_NAME: Final = frozenset(NODE_LETTERS)
 _LONGEST_NODE: Final = 64
 _BESIDE: Final = 256
@@ -139,19 +138,16 @@ class ClusterSubjects:
         return self._checked(escape_pattern(pattern))
 
     def keyed(self, what: str, key: str, rest: str) -> str:
-        return self._checked(f"{self.cluster}.{what}.{escape_token(key)}.{rest}", self.limit - _BESIDE)
+        return self._checked(f"{self.cluster}.{what}.{escape_token(key)}.{rest}", _BESIDE)
 
-    def _checked(self, text: str, limit: int | None = None) -> str:
-        limit = self.limit if limit is None else limit
-        if len(text) > limit:
+    def _checked(self, text: str, beside: int = 0) -> str:
+        if len(text) > (limit := self.limit - beside):
             fault = f"a subject of {len(text)} bytes on this wire is longer than {limit} (limit: subject)"
             raise LocalProtocolError(fault, protocol="nats")
         return text
 
     def asker(self, reply: str) -> str:
-        """Return the node that receives an answer (empty for other clients). Raises `RemoteProtocolError` if the reply subject
-        is invalid.
-        """
+        """Return the node that receives an answer (empty for other clients). Raises an error for an invalid reply subject."""
         return self.askers[reply.rpartition(".")[0]]
 
     def _asker(self, beginning: str) -> str:
