@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -49,10 +49,8 @@ def binary_of(version: str) -> str:
 
 
 class NatsServer:
-    def __init__(self, binary: str, config: str = "", *, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
+    def __init__(self, binary: str, config: str = "") -> None:
         self.binary = binary
-        self.host = host
-        self._prefix = prefix
         self.config = config
         self.port = free_port()
         self.websocket_port = 0
@@ -62,7 +60,7 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        return f"nats+tcp://{self.host}:{self.port}"
+        return f"nats+tcp://127.0.0.1:{self.port}"
 
     @property
     def address(self) -> str:
@@ -82,8 +80,8 @@ class NatsServer:
     def start(self) -> None:
         """Start, and return when it takes clients; again on the same port after `kill`."""
         path = Path(self._folder.name) / "server.conf"
-        path.write_text(f'listen: "{self.host}:{self.port}"\nmax_control_line: 4096\n{self.config}\n')
-        command = [*self._prefix, self.binary, "-c", str(path)]
+        path.write_text(f'listen: "127.0.0.1:{self.port}"\nmax_control_line: 4096\n{self.config}\n')
+        command = [self.binary, "-c", str(path)]
         known = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:  # a file: a server waits for a pipe that nobody reads
             self._process = subprocess.Popen(command, stderr=log, stdout=subprocess.DEVNULL)

@@ -3,7 +3,6 @@
 * ``cluster``: the URL of the engine
 * ``ledger``: a file with a line for each message, written before a handler does anything
 * ``limits``: fields of `Limits`
-* ``url``: address to serve at; default: a free port of loopback
 * ``run``: arguments of `polybus.run`
 """
 
@@ -21,7 +20,6 @@ import attrs
 import polybus
 from polybus import Bus, Cluster, Handshake, Identity, Limits
 from polybus._core.bus.bus import parts_of
-from polybus.plugins.extensions import core_of
 
 
 def tasks_here() -> list[str]:
@@ -55,7 +53,7 @@ class Node:
             authenticate=by_header,
             lifespan=self._closing,
         )
-        for name in ("work", "hold", "control", "present", "publish"):
+        for name in ("work", "hold", "control"):
             bus.handle(name)(getattr(self, name))
         bus.on("jobs.*", group="g")(self.job)
         bus.on("news.*", queue=100_000)(self.news)
@@ -90,12 +88,6 @@ class Node:
     async def news(self, body: list[Any], message: polybus.Message) -> None:
         self._heard.setdefault(str(message.subject), []).append(body[0])
 
-    async def present(self, pattern: str) -> int:
-        return sum(pattern in core_of(peer).patterns for peer in self.bus.peers)
-
-    async def publish(self, query: dict[str, Any]) -> None:
-        await self.bus.publish(query["subject"], query["body"])
-
     async def control(self, subject: str) -> dict[str, Any]:
         """The counters of this node, whom it knows, and what it has heard of a subject."""
         nodes = await self.bus.nodes()
@@ -110,4 +102,4 @@ class Node:
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    polybus.run(Node(given).bus, given.get("url", "ubre+tcp://127.0.0.1:0"), **given["run"])
+    polybus.run(Node(given).bus, "ubre+tcp://127.0.0.1:0", **given["run"])

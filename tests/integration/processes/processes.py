@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -39,10 +39,10 @@ def asyncio_and_trio(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any
 class Process:
     """A program of this package in a process of its own."""
 
-    def __init__(self, module: str, options: dict[str, Any], prefix: Sequence[str] = ()) -> None:
+    def __init__(self, module: str, options: dict[str, Any]) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # closed in `stop`
         self._process = subprocess.Popen(
-            [*prefix, sys.executable, "-X", "faulthandler", "-m", _full(module), json.dumps(options)],
+            [sys.executable, "-X", "faulthandler", "-m", _full(module), json.dumps(options)],
             cwd=_ROOT,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -87,10 +87,6 @@ class Process:
     def memory(self) -> int:
         """Bytes that are its own: what would be free if it ended."""
         return int(psutil.Process(self.pid).memory_full_info().uss)
-
-    def page_faults(self) -> int:
-        """Pages that the kernel had to make for it so far (`minflt`, proc(5))."""
-        return int(Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[7])
 
     def files(self) -> int:
         return int(psutil.Process(self.pid).num_fds())

@@ -8,6 +8,11 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from anyio.abc import SocketStream
+from websockets.client import ClientProtocol
+from websockets.frames import Close, Opcode
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
 
 from polybus import Bus, connect
 from tests.unit.protocols.by_hand import TABLES, Wire, csb, jrep, ubre, ubre_binary, uprotocol, uprotocol_protobuf
@@ -15,7 +20,6 @@ from tests.vectors.bad_inputs import FLOODS, JREP
 
 from .processes import BOUND, MIB, Process, control, eventually, loop_of, port_of, running
 from .raw import RawPeer
-from .raw_websocket import RawWebSocket, raw_websocket, websocket_frame
 
 LIMITS = {"frame_timeout": BOUND, "handshake_timeout": BOUND, "write_timeout": BOUND, "bad_messages": 100_000}
 """Of servers that wait for whoever is slow, on a busy machine too."""
@@ -69,25 +73,50 @@ class TcpLine(RawPeer):
 
 
 class WebSocketLine:
-    def __init__(self, socket: RawWebSocket, opcode: int) -> None:
-        self._socket = socket
-        self._opcode = opcode
+    def __init__(self, stream: SocketStream, url: str, wire: Wire) -> None:
+        self._stream = stream
+        self._protocol = ClientProtocol(
+            parse_uri(f"ws://127.0.0.1:{port_of(url)}/"), subprotocols=[Subprotocol(wire.adapter.name)]
+        )
+        self._say = self._protocol.send_text if wire.adapter.codec().writes == "text" else self._protocol.send_binary
+        self._events: list[Any] = []
+        self._writing = anyio.Lock()
+
+    async def upgrade(self) -> None:
+        self._protocol.send_request(self._protocol.connect())
+        await self._flush()
+        assert (await self._next()).status_code == 101
 
     async def send(self, *frames: bytes) -> None:
-        await self._socket.send(b"".join(websocket_frame(self._opcode, data) for data in frames))
+        for frame in frames:
+            self._say(frame)
+        await self._flush()
 
     async def receive(self) -> bytes | int:
-        opcode, payload = await self._socket.receive()
-        return int.from_bytes(payload[:2], "big") if opcode == 8 else payload
+        frame = await self._next()
+        return Close.parse(frame.data).code if frame.opcode is Opcode.CLOSE else bytes(frame.data)
+
+    async def _next(self) -> Any:
+        while not self._events:
+            with anyio.fail_after(BOUND):
+                self._protocol.receive_data(await self._stream.receive())
+            self._events += [one for one in self._protocol.events_received() if getattr(one, "opcode", None) is not Opcode.PING]
+            await self._flush()
+        return self._events.pop(0)
+
+    async def _flush(self) -> None:
+        async with self._writing:
+            await self._stream.send(b"".join(self._protocol.data_to_send()))
 
 
 @asynccontextmanager
 async def line_to(url: str, wire: Wire) -> AsyncIterator[TcpLine | WebSocketLine]:
-    if "+ws" in url:
-        async with raw_websocket(url.partition("?")[0], wire.adapter.name) as socket:
-            yield WebSocketLine(socket, 1 if wire.adapter.codec().writes == "text" else 2)
-    else:
-        async with await anyio.connect_tcp("127.0.0.1", port_of(url)) as stream:
+    async with await anyio.connect_tcp("127.0.0.1", port_of(url)) as stream:
+        if "+ws" in url:
+            line = WebSocketLine(stream, url, wire)
+            await line.upgrade()
+            yield line
+        else:
             yield TcpLine(stream)
 
 

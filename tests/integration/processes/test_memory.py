@@ -224,15 +224,3 @@ async def test_three_hundred_large_answers_that_a_peer_asks_for_and_never_reads_
                 await bus.request("echo", "x")
                 growth.look()
     assert growth.most < 8 * MIB + 4 * MIB, "answers, and what malloc keeps of the pieces"
-
-
-async def test_large_messages_live_in_pages_that_the_process_has(anyio_backend: Any) -> None:
-    body = "x" * (MIB - 100)
-    async with running(**loop_of(anyio_backend)) as server, connect(server.url) as bus:
-        for _ in range(10):
-            await bus.request("echo", body, timeout=BOUND)
-        before = server.page_faults()
-        for _ in range(20):
-            await bus.request("echo", body, timeout=BOUND)
-        # Body, frame and answer anew were 1,200 pages of 4 KiB each time, whose making took as long as all the rest.
-        assert (server.page_faults() - before) / 20 < 250

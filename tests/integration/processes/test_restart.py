@@ -2,14 +2,13 @@
 
 import signal
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, BusError, Disconnected, Unauthorized, Unavailable, connect
+from polybus import Backoff, Bus, Disconnected, Unauthorized, Unavailable, connect
 from tests.support import free_port
 
 from .processes import BOUND, Process, asyncio_and_trio, control, eventually, loop_of, running  # noqa: F401  # pytest finds the fixture by its name here
@@ -77,43 +76,6 @@ async def test_a_killed_server_that_comes_back_is_found_again_with_subscriptions
             await eventually(lambda: len(heard) >= 4 * len(subjects))
             group.cancel_scope.cancel()
     assert sorted(heard) == sorted((subject, life) for life in (1, 2, 3, 4) for subject in subjects)
-
-
-async def test_no_publication_comes_twice_or_out_of_order_over_restarts(anyio_backend: Any, url: str) -> None:
-    heard: list[int] = []
-    async with AsyncExitStack() as lives:
-        server = await lives.enter_async_context(running(urls=[url], **loop_of(anyio_backend)))
-        async with (
-            connect(server.url, backoff=SOON) as bus,
-            bus.subscribe("count") as counting,
-            anyio.create_task_group() as group,
-        ):
-
-            async def read() -> None:
-                async for message in counting:
-                    heard.append(message.body)  # noqa: PERF401  # it is looked at meanwhile
-
-            group.start_soon(read)
-            for life in range(3):
-                # The server dies somewhere in this series, or after it.
-                reply = bus.request("publish", {"subject": "count", "first": 1000 * life, "count": 1000}, timeout=BOUND)
-                await eventually(partial(_has_begun, heard, 1000 * life))
-                server.kill()
-                try:
-                    await reply
-                except Disconnected:
-                    pass
-                await dies(server, bus)
-                server = await lives.enter_async_context(running(urls=[url], **loop_of(anyio_backend)))
-                await bus.request("echo", life, timeout=BOUND)
-            await bus.request("publish", {"subject": "count", "first": 9000})
-            await eventually(lambda: heard[-1] == 9000)
-            group.cancel_scope.cancel()
-    assert heard == sorted(set(heard))
-
-
-def _has_begun(heard: list[int], number: int) -> bool:
-    return bool(heard) and heard[-1] >= number
 
 
 async def test_a_server_that_refuses_us_when_it_comes_back_is_not_asked_again(anyio_backend: Any, url: str) -> None:
@@ -202,15 +164,3 @@ async def test_a_draining_server_takes_no_new_requests_and_says_so_to_its_load_b
         go_on.set()
         assert await running_one == "let go"
         assert await server.ended() == 0
-
-
-async def test_a_second_signal_ends_at_once(anyio_backend: Any) -> None:
-    async with running(run={"drain": 600}, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
-        running_one = bus.request("sleep", 600, timeout=600)
-        await bus.request("echo", 1)
-        server.signal(signal.SIGTERM)
-        await eventually(lambda: refuses(bus))
-        server.signal(signal.SIGTERM)
-        await server.ended()
-        with anyio.fail_after(BOUND), pytest.raises(BusError):
-            await running_one

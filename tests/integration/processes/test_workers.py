@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -103,6 +102,10 @@ async def hung(found: Crew, bus: Bus) -> list[Reply[Any]]:
 
     await eventually(silent, BOUND)
     return replies
+
+
+async def is_true(answer: Any, expected: object) -> bool:
+    return bool(await answer == expected)
 
 
 async def pid_at(url: str) -> int:
@@ -387,54 +390,6 @@ def test_an_address_that_cannot_be_shared_is_refused(monkeypatch: pytest.MonkeyP
 def test_a_number_of_workers_that_cannot_be_is_told(workers: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=f"workers={workers}"):
         polybus.run(Bus(), ANY_PORT, workers=workers)
-
-
-# -- four workers of one program as one bus -------------------------------------------------------------------------------
-
-
-async def is_true(answer: Any, expected: object) -> bool:
-    return bool(await answer == expected)
-
-
-async def test_a_user_is_asked_from_every_worker_and_those_who_ask_a_killed_one_are_told() -> None:
-    page = Bus()
-    begun = anyio.Event()
-
-    @page.handle("confirm")
-    async def confirm(n: int) -> int:
-        return n + 1
-
-    @page.handle("think")
-    async def think(n: int) -> None:
-        begun.set()
-        await anyio.sleep_forever()
-
-    async with crew(ANY_PORT, workers=4) as found, AsyncExitStack() as stack:
-        url = found.process.url
-        async with connect(url, bus=page, headers={"x-user": "ann"}, backoff=SOON):
-            (home,) = [await page.request("pid", to=peer) for peer in page.peers]
-            others: dict[int, Bus] = {}
-            everyone = set(found.workers.values())
-            for pid in everyone - {home}:
-                async with stopped(everyone - {pid}):
-                    others[pid] = await stack.enter_async_context(connect(url, backoff=SOON))
-            answers: Counter[int] = Counter()
-            for client in others.values():
-                assert await client.request("online", "ann", timeout=BOUND)
-                answers[await client.request("ask.user", {"key": "ann", "subject": "confirm", "body": 1}, timeout=BOUND)] += 1
-            assert answers == {2: 3}
-            asker = next(iter(others.values()))
-            reply = asker.request("ask.user", {"key": "ann", "subject": "think", "body": 1}, timeout=BOUND)
-            with anyio.fail_after(BOUND):
-                await begun.wait()
-            os.kill(home, signal.SIGKILL)
-            with pytest.raises(Exception) as caught:
-                await reply
-            assert not isinstance(caught.value, TimeoutError | Disconnected)
-            # The page comes back to another worker, or to the successor of that one.
-            await eventually(lambda: is_true(asker.request("online", "ann", timeout=BOUND), True))
-            question = {"key": "ann", "subject": "confirm", "body": 2}
-            assert await asker.request("ask.user", question, timeout=BOUND) == 3
 
 
 # -- the programs of the page about workers, as they stand there, until the signal ----------------------------------
