@@ -29,14 +29,6 @@ def test_the_seeds_do_no_harm_and_some_of_them_are_good(name: str) -> None:
     assert good > 5
 
 
-@pytest.mark.parametrize("name", ["nats", "ubre", "up"])
-def test_frames_that_are_cut_anywhere_do_no_harm(name: str) -> None:
-    target = TARGETS[name]
-    for seed in target.seeds():
-        for end in range(min(len(seed), 40)):
-            target(seed[:end])
-
-
 VALUES = st.recursive(
     st.none()
     | st.booleans()

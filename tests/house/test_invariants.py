@@ -103,12 +103,6 @@ def changed_globals(tree: ast.Module) -> set[str]:
     return held & (changed | called)
 
 
-def test_a_module_that_changes_what_it_holds_is_seen() -> None:
-    assert changed_globals(ast.parse("kept = {}\ndef f():\n kept['x'] = 1")) == {"kept"}
-    assert changed_globals(ast.parse("kept: list[int] = list()\ndef f():\n kept.append(1)")) == {"kept"}
-    assert changed_globals(ast.parse("table = {1: 2}\ndef f(kept):\n kept['x'] = table[1]")) == set()
-
-
 def test_no_module_keeps_mutable_state() -> None:
     found = {str(path.relative_to(PACKAGE)): changed_globals(tree_of(path)) for path in SOURCES}
     assert len(found) > 300
@@ -135,8 +129,3 @@ RIDDLE = re.compile(r'^ *"""((What|Who|Whose|Whether|Where|When|How|Those|Which)
 def test_no_docstring_begins_as_a_riddle() -> None:
     found = [f"{path.relative_to(PACKAGE)}: {riddle[1]}" for path in SOURCES for riddle in RIDDLE.finditer(path.read_text())]
     assert found == []
-
-
-def test_the_search_sees_a_riddle() -> None:
-    assert RIDDLE.search('    """What it does."""')
-    assert not RIDDLE.search('    """Whatsoever it does."""')

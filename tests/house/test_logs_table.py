@@ -3,9 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
-
-from .log_lines import FIELDS, LogLine, lines, lines_of
+from .log_lines import FIELDS, LogLine, lines
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "logs.md").read_text()
 SECTION = re.compile(r"^### ([\w.]+)\n(.*?)(?=^### |\Z)", re.M | re.S)
@@ -47,23 +45,3 @@ def test_each_logger_is_in_the_overview() -> None:
     overview = PAGE.partition("## Fields")[0]
     named = set(re.findall(r"^\| `(polybus[\w.]*)`", overview, re.M))
     assert {line.logger for line in lines()} <= named
-
-
-@pytest.mark.parametrize(
-    ("call", "level", "text", "fields"),
-    [
-        ('logger.info("%s is up", a)', "INFO", "… is up", ()),
-        (
-            'logger.exception("no", extra=log_fields(peer, subject=s))',
-            "ERROR",
-            "no",
-            ("address", "peer", "protocol", "subject"),
-        ),
-        ('warnings.warn(logger, "%.10s of %d", a, b, extra={"path": p})', "WARNING", "… of …", ("path",)),
-        ('text = "100 %%"\n    warnings.warn(logger, text, error=e)', "ERROR", "100 %", ()),
-        ('fields = log_fields(worker=1)\n    logger.log(level, "a", extra=fields)', "as told", "a", ("worker",)),
-    ],
-)
-def test_a_call_is_read(call: str, level: str, text: str, fields: tuple[str, ...]) -> None:
-    source = f'logger = logging.getLogger("polybus")\ndef function():\n    {call}\n'
-    assert [*lines_of(source)] == [LogLine("polybus", level, text, fields)]

@@ -44,13 +44,6 @@ def test_no_file_names_the_host_of_a_package_registry_or_an_absolute_path_of_a_m
     assert found == []
 
 
-@pytest.mark.parametrize("folder", ["work", "root", "tmp", "home"])
-def test_the_search_sees_an_absolute_path_and_leaves_urls_alone(folder: str) -> None:
-    assert MACHINE_PATH.search(f"see /{folder}/x for it")
-    assert MACHINE_PATH.search(f'"file:///{folder}/x"')
-    assert not MACHINE_PATH.search(f"http://host.example/{folder}/x and docs/{folder}/x")
-
-
 def test_the_tests_of_make_test_import_nothing_that_only_the_second_tier_installs() -> None:
     options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     tier = [ROOT / folder for folder in options["testpaths"]]

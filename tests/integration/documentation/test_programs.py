@@ -163,22 +163,6 @@ def test_the_programs_of_a_page_are_typed(page: Path, complaints: dict[Path, lis
     assert complaints[page] == []
 
 
-def test_programs_of_two_pages_by_one_name_are_read_apart(tmp_path: Path) -> None:
-    pages = {
-        ROOT / "docs/a.md": [Program("python", "# app.py\n", None, 1), Program("python", "import app\n", None, 7)],
-        ROOT / "docs/b.md": [Program("python", "# app.py\nx = 1\n", None, 1)],
-        ROOT / "docs/c.md": [Program("python", "y = 1\n", None, 7)],
-    }
-    first, second = in_folders(pages, tmp_path)
-    assert [(name, page.name) for name, page in first.items()] == [
-        ("app.py", "a.md"),
-        ("docs_a_md_line_7.py", "a.md"),
-        ("docs_c_md_line_7.py", "c.md"),
-    ]
-    assert [*second] == ["app.py"]
-    assert (tmp_path / "1" / "app.py").read_text() == "# app.py\nx = 1\n"
-
-
 WITHOUT_TYPES = re.compile(r"^(?:import|from) (nats|pyarrow|polybus\.capture)\b", re.M)
 """Packages that have no types, and our own functions that give their objects: pages that use them know less."""
 UNKNOWN = ("reportUnknownMemberType", "reportUnknownVariableType", "reportUnknownArgumentType")
@@ -319,10 +303,3 @@ def test_the_readme_serves_and_asks_in_two_programs_and_names_two_commands(tmp_p
         finally:
             server.terminate()
     assert (asked.stdout.strip(), asked.stderr) == (printed, "")
-
-
-def test_blocks_are_told_apart() -> None:
-    page = "```python\nprint(1)\n```\n\n```text\n1\n```\n\n```python no-run needs a broker\nx\n```\n\n```sh\nmake\n```\n"
-    found = programs(page)
-    assert [(program.runs, program.prints) for program in found] == [(True, "1\n"), (False, None), (False, None)]
-    assert Program("python", "# app.py\nx = 1\n", None, 1).file_name == "app.py"

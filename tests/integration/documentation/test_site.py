@@ -147,13 +147,3 @@ def found_by(query: str) -> list[str]:
 )
 def test_the_words_that_people_search_for_lead_to_their_page(query: str, page: str) -> None:
     assert page in found_by(query)
-
-
-def test_a_fence_that_is_none_is_found(tmp_path: Path) -> None:
-    (tmp_path / "index.html").write_text(
-        "<body><p>```python no-run<br>x</p><pre><code>```</code></pre><a href='#x'>y</a></body>"
-    )
-    found = page(tmp_path / "index.html")
-    assert "".join(found.prose).count("```") == 1
-    assert found.targets == ["#x"]
-    assert found.anchors == {""}

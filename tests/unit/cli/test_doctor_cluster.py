@@ -11,7 +11,6 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from polybus import Bus, Cluster, Context, Retry, Store, connect
-from polybus.cli.app import run
 from polybus.events import DeadLettered
 from polybus.testing import NatsEngine
 from tests.support import free_port
@@ -137,12 +136,6 @@ def test_another_name_is_another_cluster(cluster: RunningCluster, cli: Cli) -> N
     assert "its path is the name of the cluster" in err
 
 
-def test_auto_is_the_cluster_of_the_environment(cluster: RunningCluster, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLYBUS_CLUSTER", cluster.url)
-    steps, _ = examined(cli, 0, "auto")
-    assert steps["nodes"]["outcome"] == "ok"
-
-
 def test_an_address_where_no_engine_is_says_so_at_its_step(cli: Cli) -> None:
     steps, err = examined(cli, 1, f"nats+tcp://127.0.0.1:{free_port()}/shop")
     assert steps["connect"]["outcome"] == "failed"
@@ -156,11 +149,6 @@ def test_a_server_of_another_kind_is_taken_for_a_wrong_port(cli: Cli) -> None:
         steps, err = examined(cli, 1, url.replace("ubre", "nats") + "/shop", "--timeout", "0.5")
     assert steps["handshake"]["outcome"] == "failed"
     assert "is this the client port (4222 by default)" in err
-
-
-def test_options_that_a_cluster_cannot_use_are_status_2(cluster: RunningCluster, cli: Cli) -> None:
-    assert run(["doctor", cluster.url, "--header", "a: b"]) == 2
-    assert "letters, digits" in cli.err(2, "doctor", "nats+tcp://127.0.0.1/no%20good")
 
 
 @contextmanager

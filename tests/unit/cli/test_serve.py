@@ -123,35 +123,6 @@ def test_where_stdout_takes_nothing_stderr_is_told_all_and_the_command_goes_on(
         assert process.wait(60) == 0
 
 
-class Stubborn:
-    def __init__(self) -> None:
-        self.returncode: int | None = None
-        self.got: list[Any] = []
-
-    def poll(self) -> int | None:
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        self.got.append(number)
-
-    def wait(self, timeout: float | None = None) -> int:
-        self.got.append(timeout)
-        if timeout is not None:
-            raise subprocess.TimeoutExpired("serve", timeout)
-        return 0
-
-    def kill(self) -> None:
-        self.got.append("kill")
-
-
-def test_a_process_that_does_not_end_in_its_time_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reloader, process = Reloader(["serve"], tmp_path, drain=1.0), Stubborn()
-    monkeypatch.setattr(signal, "signal", lambda number, handler: handler(number, None))
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: process)
-    assert reloader.run() == 0
-    assert process.got == [signal.SIGTERM, 11.0, "kill", None]
-
-
 def test_what_runs_again_is_this_command_without_reload(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
 
