@@ -30,17 +30,8 @@ Source)."""
 
 
 def seconds(value: Any, name: str = "timeout", *, endless: bool = False) -> float:
-    """Validate a number of seconds and return it as a float.
-
-    Args:
-        value: The argument.
-        name: Name of the argument, for the error message.
-        endless: Accept infinity.
-
-    Raises:
-        TypeError: If the value is not a number (`None` and bools are not).
-        ValueError: If the value is negative or NaN, or infinite without `endless`.
-    """
+    """Return a number of seconds as a float. Raises `TypeError` for other types (including None and bools), and `ValueError` if
+    the number is negative, NaN or, without `endless`, infinite."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         hint = (
             ": every request has a deadline; pass the longest time that you can wait"
@@ -84,7 +75,6 @@ def more_than_no_time(_: Any, attribute: Attribute[Any], value: Any) -> None:
 
 
 def yes_or_no(_: Any, attribute: Attribute[Any], value: object) -> None:
-    """attrs validator that raises `TypeError` unless `value` is a bool."""
     check_given(value, bool, attribute.name, f"{attribute.name}=True")
 
 
@@ -163,14 +153,10 @@ def check_hosts(hosts: Iterable[str]) -> None:
 
 
 def check_characters(url: str, shown: str, *, blanks: bool = False) -> None:
-    """Raise ValueError if a URL contains an invisible character, a space or a lone surrogate.
+    """Raise ValueError if a URL contains an invisible character, a lone surrogate or, unless `blanks` is set, a space.
 
     `urllib` silently removes some of these. Others would fail only later, when the name is resolved or the request is sent.
-
-    Args:
-        url: The URL.
-        shown: The URL without secrets, for the error message.
-        blanks: Accept spaces (U+0020), which file paths may contain.
+    `shown` is the URL without secrets, for the error message.
     """
     for place, char in enumerate(url):
         if not (char.isprintable() and (blanks or char != " ")):
@@ -202,11 +188,7 @@ def check_host(host: str, shown: str) -> None:
 
 
 def texts(value: Any, name: str, example: str) -> tuple[str, ...]:
-    """Convert a string, or an iterable of strings, to a tuple.
-
-    Raises:
-        TypeError: If the value is neither a string nor an iterable of strings.
-    """
+    """Convert a string, or an iterable of strings, to a tuple. Raises `TypeError` for anything else."""
     if isinstance(value, str):
         return (value,)
     if isinstance(value, Iterable) and not isinstance(value, (bytes, Mapping)):
@@ -264,8 +246,8 @@ def in_one_line(text: str) -> str:
 
 
 def check_tls(tls: object, *, serves: bool = False) -> None:
-    """Raise `TypeError` unless `tls` is an `ssl.SSLContext`, or `ValueError` if the context is for the wrong side of the
-    connection. This doesn't import `ssl`, which some platforms lack."""
+    """Raise `TypeError` or `ValueError` unless `tls` is an `ssl.SSLContext` for this side of the connection. This doesn't import
+    `ssl`, which some platforms lack."""
     if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
         raise TypeError(
             f"tls={shown(tls)} must be an ssl.SSLContext, not {type(tls).__name__}; for example "

@@ -86,8 +86,7 @@ _SCALARS: Final = (str, int, float)
 
 
 def scalar_form(value: Any) -> Any:
-    """Convert a numpy scalar, or an instance of a subclass of a built-in type, to a plain string or number. Return other
-    objects unchanged."""
+    """Convert a numpy scalar, or an instance of a subclass of a built-in type, to a plain string or number."""
     for kind in _SCALARS:
         if isinstance(value, kind):
             return value if type(value) is bool else _EXACT[kind](value)
@@ -131,8 +130,7 @@ def plain_form(value: Any) -> Any:
     if isinstance(value, (os.PathLike, complex)) or type(value).__module__ in _OF_TEXT:  # the form that pydantic uses
         return str(value).strip("()")
     if is_of_pydantic(type(value)):
-        own: type = type(value)
-        return _dumper(own)(value, mode="json")
+        return _dumper(type(value))(value, mode="json")
     if inspect.isawaitable(value):
         raise TypeError(f"{type(value).__name__} is awaitable: is an await missing?")
     if isinstance(value, BaseException):
@@ -262,21 +260,13 @@ def check_json(frame: bytes, depth: int = 128) -> None:
 
 
 def check_levels(data: bytes, depth: int) -> None:
-    """Check the nesting depth of JSON. The exact depth is computed only for long JSON with many brackets.
-
-    Raises:
-        EncodeError: If the JSON is nested deeper than `depth`.
-    """
+    """Raise `EncodeError` if JSON is nested deeper than `depth`. The exact depth is computed only for many brackets."""
     if len(data) > 2 * depth and not _is_shallow(data, depth):
         check_depth(data, depth)
 
 
 def read_body(data: bytes, body_format: BodyFormat) -> Any:
-    """Decode bytes that have not been validated.
-
-    Raises:
-        EncodeError: If the bytes are not in this format.
-    """
+    """Decode bytes that have not been validated. Raises `EncodeError` if they are not in this format."""
     try:
         if body_format is JSON:
             check_json(data)
@@ -379,10 +369,7 @@ def items_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def part_that_fails(value: Any, is_written: Callable[[Any], bool]) -> tuple[str, Any]:
-    """Return the path and value of the innermost part that cannot be encoded.
-
-    The search stops after 20,000 leaf values and then returns the whole value.
-    """
+    """Return the path and value of the innermost part that cannot be encoded, or the whole value after 20,000 leaf values."""
     count = 0
     for where, part in islice(_innermost(value, "$"), _MOST_PARTS):
         if not is_written(part):
@@ -463,12 +450,7 @@ _MINUTE = datetime.timedelta(minutes=1)
 
 
 def refuse_secrets(value: Any) -> None:
-    """Reject a value with a masked secret, which the receiver could not recover. Call this if the JSON contains pydantic's
-    mask.
-
-    Raises:
-        EncodeError: If the value contains a secret. The error contains the path of the secret.
-    """
+    """Raise `EncodeError` if a value contains a masked secret. Call this if the JSON contains pydantic's mask."""
     _refuse(value, "$", _hidden)
 
 

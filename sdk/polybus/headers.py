@@ -40,8 +40,7 @@ _TRACEPARENT = re.compile(r"(?!ff|00-.{52}.)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?
 
 
 def is_traceparent(text: str) -> bool:
-    """Return True if a string is a valid trace context (W3C Trace Context, 3.2). Extra fields from later versions of the format
-    are allowed."""
+    """Return True if a string is a valid trace context (W3C Trace Context, 3.2), possibly with fields of later versions."""
     return _TRACEPARENT.fullmatch(text) is not None
 
 
@@ -66,11 +65,7 @@ def check_handshake_headers(headers: object) -> Mapping[str, str]:
 
 @lru_cache(256)
 def _is_token(name: str) -> bool:
-    """Return True if a string is a valid header name. Results are cached because programs reuse a few names.
-
-    Raises:
-        ReservedSubject: If the name is reserved for polybus or a protocol.
-    """
+    """Return True if a string is a valid header name. Raises `ReservedSubject` if it is reserved."""
     if not _NAME.fullmatch(name):
         return False
     lower = name.lower()

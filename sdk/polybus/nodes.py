@@ -38,11 +38,7 @@ _SERVERS: Final = 5
 
 
 def as_seconds(value: Any, name: str) -> float:
-    """Convert a number or a `timedelta` to seconds.
-
-    Raises:
-        TypeError, ValueError: If the value is not a time, or is not positive.
-    """
+    """Convert a number or a `timedelta` to seconds. Raises `TypeError` or `ValueError` unless it is a positive time."""
     found = value.total_seconds() if isinstance(value, timedelta) else seconds(value, name)
     if not 0 < found < _LONGEST:
         raise ValueError(f"{name}={shown(value)} must be more than 0 and less than {_LONGEST:.0f} seconds")
@@ -244,11 +240,7 @@ class Cluster:
 
     @classmethod
     def of(cls, given: object) -> Cluster | None:
-        """Convert the argument of ``Bus(cluster=...)``.
-
-        Raises:
-            TypeError, ValueError: If the argument is invalid.
-        """
+        """Convert the argument of ``Bus(cluster=...)``. Raises `TypeError` or `ValueError` if it is invalid."""
         if given is None or isinstance(given, Cluster):
             return given
         check_type(given, str, "cluster", "cluster='auto', a URL, or Cluster(...)")

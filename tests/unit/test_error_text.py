@@ -7,20 +7,8 @@ from typing import Any
 
 import pytest
 
-from polybus import (
-    BusError,
-    ConnectFailed,
-    DeadlineExceeded,
-    Disconnected,
-    EncodeError,
-    Forbidden,
-    NotFound,
-    RemoteProtocolError,
-    RequestError,
-    TooLarge,
-    Unsupported,
-)
-from polybus.errors import Code
+from polybus import BusError, ConnectFailed, DeadlineExceeded, Disconnected, EncodeError, Forbidden, NotFound, RequestError
+from polybus.errors import Code, RemoteProtocolError, TooLarge, Unsupported
 
 
 def test_of_a_long_text_and_reason_a_part_is_shown_with_the_size_and_all_of_it_is_kept() -> None:

@@ -122,11 +122,7 @@ class ContractClient:
 
 
 def client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
-    """Create a client that sends its calls through a bus, a peer or a user.
-
-    Raises:
-        TypeError: If the class is not a contract, or is a contract for threads.
-    """
+    """Create a client that calls through a bus, a peer or a user. Raises `TypeError` unless it is a contract of coroutines."""
     read = ContractPlan.of(contract)
     if read.blocking:
         first = read.methods[0]
@@ -139,11 +135,7 @@ def client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
 
 
 def blocking_client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
-    """Create a client that sends its calls through a blocking bus, peer or user.
-
-    Raises:
-        TypeError: If the class is not a contract, or is a contract with async methods.
-    """
+    """Create a client that calls through a blocking bus or peer. Raises `TypeError` unless it is a contract for threads."""
     read = ContractPlan.of(contract)
     if not read.blocking:
         first = read.methods[0]

@@ -44,7 +44,6 @@ class ContractMethod:
 
     @property
     def parameter(self) -> inspect.Parameter | None:
-        """The parameter for the body."""
         return next(iter(self.signature.parameters.values()), None)
 
     @property
@@ -60,11 +59,7 @@ class ContractMethod:
         return {**body, "return": many[self.returns] if self.style == "stream" else self.returns}
 
     def subject(self, prefix: str) -> str | int:
-        """Return the subject of the method under a prefix.
-
-        Raises:
-            TypeError: If the prefix and the method's name do not form a valid subject.
-        """
+        """Return the subject of the method under a prefix. Raises `TypeError` if it is not valid."""
         tail, whole = self.tail, isinstance(self.tail, int) or self.tail.startswith(("/", "up:/"))
         if whole and prefix:
             raise TypeError(
@@ -90,12 +85,7 @@ class ContractPlan:
 
     @classmethod
     def of(cls, contract: Any) -> ContractPlan:
-        """Read a Protocol class (cached).
-
-        Raises:
-            TypeError: If the class cannot be used as a contract. The text names the class and the method, and says what to
-                write.
-        """
+        """Read a Protocol class (cached). Raises `TypeError` if it cannot be used as a contract, and says what to write."""
         if not is_protocol(contract):
             own = isinstance(contract, type) and contract.__module__ != "builtins"
             why = f"; derive {contract.__name__} from typing.Protocol itself" if own else ""
@@ -104,11 +94,7 @@ class ContractPlan:
         return _read_once(contract)
 
     def subjects(self, prefix: str) -> dict[str | int, ContractMethod]:
-        """Return the methods by subject.
-
-        Raises:
-            TypeError: If the prefix is not a string or does not form valid subjects, or if two methods have the same subject.
-        """
+        """Return the methods by subject. Raises `TypeError` if the prefix is not valid or two methods share a subject."""
         if not isinstance(prefix, str):
             raise TypeError(
                 f"the prefix {shown(prefix)} of {self.name} must be a string such as 'user', not {type(prefix).__name__}"
@@ -302,12 +288,7 @@ class _PlanReader:
 
 
 def handlers_of(contract: Any, implementation: object, prefix: str) -> list[Handler]:
-    """Return handlers that call the methods of an implementation.
-
-    Raises:
-        TypeError: If the class is not a contract, or the implementation does not match it. The text names the class and the
-            method, and says what to write.
-    """
+    """Return handlers that call the methods of an implementation. Raises `TypeError` if it does not match the contract."""
     if is_protocol(implementation) and not is_protocol(contract):
         name = getattr(implementation, "__name__", "Users")
         raise TypeError(f"{shown(contract)} is not a contract, but {name} is: write bus.implement({name}, ...)")
@@ -345,17 +326,17 @@ def _handler(contract: ContractPlan, method: ContractMethod, subject: str | int,
         raise TypeError(f"{error}; write {wanted}, for {method.name}") from error
     _check_style(method, signature, contract.blocking, wanted)
     parameter = method.parameter
-    if parameter is None and named is not None:
-        own = next(one for one in signature.parameters if one.name == named)
-        if own.default is own.empty:
+    own = next((one for one in signature.parameters if one.name == named), None)
+    demands = own is not None and own.default is own.empty
+    if parameter is None:
+        if demands:
             raise TypeError(
                 f"{signature.name} takes {named!r}, but {method.name} takes nothing: leave it out, or give it a default"
             )
-    if parameter is not None:
+    else:
         if named is None:
             raise TypeError(f"{signature.name} takes no body, but {method.name} takes {parameter.name!r}: write {wanted}")
-        own = next(one for one in signature.parameters if one.name == named)
-        if parameter.default is not parameter.empty and own.default is own.empty:
+        if demands and parameter.default is not parameter.empty:
             raise TypeError(f"{signature.name}: {named!r} has no default, but it has one in {method.name}: write {wanted}")
         check_body(signature.name, named, hints.get(named, method.takes), method.takes, method.name)
         hints[named] = read_as(hints.get(named), method.takes)

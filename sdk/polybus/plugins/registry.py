@@ -1,5 +1,4 @@
-"""Parses URLs of the form ``<protocol>+<transport>://<address>[/path][?option=value&...]``, and finds the plugins that they
-name."""
+"""Parses URLs of the form ``<protocol>+<transport>://<address>[/path][?option=value&...]``, and finds their plugins."""
 
 from __future__ import annotations
 
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
 
 _OVER_HTTP = frozenset({"http", "https"})
 """Transports that use a protocol's `HttpBinding` instead of frames."""
-_WITH_QUERY = frozenset({"memory", "ws", "wss", *_OVER_HTTP})
+_WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
+"""Transports with headers. Credentials belong in these headers rather than in the URL."""
+_WITH_QUERY = frozenset({"memory", *_WITH_HEADERS})
 """Built-in transports that send the query to the server. Third-party ones set ``carries_query = True``."""
 _WITHOUT_PORTS = frozenset({"tcp", "tls"})
 """Transports without a default port of their own. The protocol may define one (`ProtocolFeatures.default_port`)."""
-_WITH_HEADERS = frozenset({"ws", "wss", *_OVER_HTTP})
-"""Transports with headers. Credentials belong in these headers rather than in the URL."""
 _WITHOUT_HOSTS = frozenset({"unix", "memory"})
 _BRACKETS = "write an IPv6 address in brackets, for example [::1]:8000"
 
@@ -49,11 +48,7 @@ class SplitUrl(Struct, frozen=True, weakref=True):
 
 
 def split_url(url: str, *, takes_user: bool = False) -> SplitUrl:
-    """Split a URL into its parts.
-
-    Args:
-        url: ``<protocol>+<transport>://<address>``
-        takes_user: True if the protocol accepts a user and password in the URL.
+    """Split a URL into its parts. Set `takes_user` if the protocol accepts a user and password in the URL.
 
     Raises:
         ValueError: If the URL is malformed. The message shows the correct form.
@@ -112,7 +107,7 @@ def resolve_url(
     (`Handshake.query`), as WebSocket, HTTP and memory do.
 
     Args:
-        url: ``<protocol>+<transport>://<address>``
+        url: The URL.
         protocol: Overrides the protocol in the URL, for example with an adapter that has options of its own.
         serves: True if the URL is for listening. Such a URL cannot have parameters for the server.
 
@@ -143,10 +138,7 @@ def resolve_url(
 
 
 def mistyped_options(url: str, protocol: str | ProtocolAdapter | None = None) -> str:
-    """Return a warning about query parameters that go to the server but look like misspelled options, or an empty string.
-
-    Args: See `resolve_url`.
-    """
+    """Return a warning about query parameters that go to the server but look like misspelled options, or an empty string."""
     parts = split_url(url, takes_user=True)
     if parts.transport not in _WITH_QUERY or not parts.options:
         return ""
@@ -187,8 +179,7 @@ def _with_port(parts: SplitUrl, port: int) -> SplitUrl:
 
 
 def _option_names(protocol: str | ProtocolAdapter) -> Collection[str] | None:
-    """Return a protocol's `option_names`, which default to its attrs fields. None means that the protocol accepts all
-    parameters."""
+    """Return the options of a protocol, which default to its attrs fields, or None if the protocol accepts all parameters."""
     kind: Any = _load("protocols", protocol) if isinstance(protocol, str) else type(protocol)
     names = ProtocolFeatures.of(kind).option_names
     return tuple(fields_dict(kind)) if names is None and has(kind) else names
@@ -229,11 +220,9 @@ def find_reader(protocol: str, options: Mapping[str, str]) -> ProtocolAdapter:
 def find_http_binding(adapter: ProtocolAdapter) -> type[HttpBinding] | None:
     """Return a protocol's HTTP binding, or None."""
     own = ProtocolFeatures.of(adapter).http_binding
-    return (
-        cast("type[HttpBinding]", _load("bindings", adapter.name))
-        if own is None and adapter.name in _own_entry_points()["bindings"]
-        else own
-    )
+    if own is None and adapter.name in _own_entry_points()["bindings"]:
+        return cast("type[HttpBinding]", _load("bindings", adapter.name))
+    return own
 
 
 def find_web_endpoint(adapter: ProtocolAdapter, path: str) -> WebEndpoint | None:
@@ -255,10 +244,7 @@ def make_recorder(path: str | os.PathLike[str], **options: Any) -> Recorder:
 
 
 def make_extension(name: str, *parts: Any) -> Any:
-    """Create an extension from parts of the bus. The name ``mesh`` creates a `Mesh`, and ``storage`` creates a `Storage`.
-
-    With the name ``reading``, this function creates the `Reading` of a subscription instead.
-    """
+    """Create an extension from parts of the bus: a `Mesh`, a `Storage` or, with the name ``reading``, a `Reading`."""
     return _load("extensions", name)(*parts)
 
 
@@ -268,11 +254,7 @@ def supervise(**options: Any) -> int:
 
 
 def worker_here() -> Any:
-    """Return the worker object if this process is one of several workers, otherwise None.
-
-    Raises:
-        LocalProtocolError: If the worker was already returned.
-    """
+    """Return the worker object if this process is one of several workers, otherwise None. Call this once."""
     return _load("supervisors", "worker").here()
 
 
@@ -378,12 +360,7 @@ def with_tls(urls: Iterable[str]) -> list[str]:
 
 
 def check_serves(serves: object) -> tuple[str | int, ...]:
-    """Check the ``serves=`` argument, and return its patterns.
-
-    Raises:
-        TypeError: If `serves` is neither a pattern nor an iterable of patterns.
-        LocalProtocolError: If a pattern is invalid.
-    """
+    """Check the ``serves=`` argument, and return its patterns. Raises the errors of `connect`."""
     if isinstance(serves, (str, int)):
         serves = (serves,)
     if not isinstance(serves, Iterable):

@@ -12,19 +12,9 @@ import anyio.to_thread
 import pytest
 import websockets.sync.client as raw
 
-from polybus import Bus, Channel, Identity, Peer, connect
+from polybus import Bus, Channel, DeadlineExceeded, Forbidden, Identity, Peer, connect
 from polybus._util.cancel_scopes import let_scope_fire
-from polybus.errors import (
-    DeadlineExceeded,
-    Forbidden,
-    LocalProtocolError,
-    NoHandler,
-    NotFound,
-    QueueFull,
-    RemoteError,
-    RequestError,
-    Unauthorized,
-)
+from polybus.errors import LocalProtocolError, NoHandler, NotFound, QueueFull, RemoteError, RequestError, Unauthorized
 from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401

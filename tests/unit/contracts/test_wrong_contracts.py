@@ -61,10 +61,7 @@ WRONG: list[tuple[str, str]] = [
         "async def rename(self, id: int, name: str) -> User: ...",
         r"rename takes 'id' and 'name', but a message has one body: put them into one class .*query: Rename\)",
     ),
-    (
-        "async def get(self, *ids: int) -> User: ...",
-        r"get takes '\*ids: int', but a message has one body: write one parameter",
-    ),
+    ("async def get(self, *ids: int) -> User: ...", r"get takes '\*ids: int', but a message has one body: write one parameter"),
     ("async def get(self, **names: int) -> User: ...", r"get takes '\*\*names: int'"),
     ("async def get() -> User: ...", r"get has no self: write it as the first parameter"),
     ("async def get(id: int) -> User: ...", r"get has no self: write it as the first parameter, before 'id'"),

@@ -119,17 +119,8 @@ class BusParts:
         self, connector: Connector, adapter: ProtocolAdapter, *, reader: LinkReader, tls: ssl.SSLContext | None,
         backoff: Backoff, wait: float, beyond: str,
     ) -> AbstractAsyncContextManager[Any]:  # fmt: skip
-        """Open the link to the other buses of a mesh.
-
-        Args:
-            connector: Connector for the address.
-            adapter: Adapter for the protocol.
-            reader: Receives messages for this bus or one of its clients.
-            tls: Client-side TLS context.
-            backoff: Pauses between attempts.
-            wait: Seconds to keep retrying the first attempt.
-            beyond: Name of the other end, for error texts.
-        """
+        """Open the link to the other buses of a mesh. `reader` receives messages for this bus or one of its clients. `beyond`
+        names the other end in error texts."""
         return Connecting(self, connector, adapter, (), None, tls, backoff, wait, inner=reader, beyond=beyond)
 
     @property
@@ -139,36 +130,22 @@ class BusParts:
         return peer
 
     def answer(self, message: Message, value: Any) -> None:
-        """Answer a request that another bus of the mesh sent to this bus.
-
-        Raises:
-            BusError: If the answer cannot be written.
-        """
+        """Answer a request that another bus of the mesh sent to this bus. Raises `BusError` if that fails."""
         peer = self._inside
         peer.link.answer(response_to(message, value, peer.link), peer)
 
     def refuse(self, message: Message, code: Code, text: str, reason: str | None = None, *, kind: Kind = Kind.ERROR) -> None:
-        """Answer a request from another bus of the mesh with an error of this kind.
-
-        Raises:
-            BusError: If the answer cannot be written.
-        """
+        """Answer a request from another bus of the mesh with an error. Raises `BusError` if that fails."""
         send_error(self._inside, message, code, text, reason, kind=kind)
 
     def ask_inside(
         self, to: Any, subject: str, body: Any, timeout: float, ended: Callable[[], None] | None = None
     ) -> Reply[Any]:
-        """Send a request to another bus of the mesh.
+        """Send a request with a JSON body to another bus of the mesh. Raises the errors of `Peer.request`.
 
         Args:
             to: Address, as in `plugins.mesh`.
-            subject: The subject.
-            body: Value, which is encoded as JSON.
-            timeout: Seconds to wait for the answer.
-            ended: Called when the request has failed or its answer arrives. Answers are processed in order with other messages.
-
-        Raises:
-            BusError: When called or awaited, as for `Peer.request`.
+            ended: Called when the request has failed or its answer arrives, in order with other messages.
         """
         peer, raw = self._inside, None if body is None else JSON.encode(body)
         runtime = peer.link.runtime
@@ -179,11 +156,7 @@ class BusParts:
         return reply
 
     def tell_inside(self, to: Any, subject: str, body: bytes | None = None) -> None:
-        """Send a notification in JSON to another bus of the mesh.
-
-        Raises:
-            BusError: If the notification cannot be written.
-        """
+        """Send a notification in JSON to another bus of the mesh. Raises `BusError` if that fails."""
         peer = self._inside
         peer.link.answer(Message(Kind.NOTIFY, subject, None, body, JSON, attributes={"to": to}), peer)
 
@@ -209,12 +182,7 @@ class BusParts:
         return RemotePeer(self.links, id, node, key, protocol)
 
     def publication(self, subject: str | int, body: Any) -> Message:
-        """Return a publication with its body encoded.
-
-        Raises:
-            EncodeError: If the body cannot be encoded.
-            LocalProtocolError, ReservedSubject: If applications may not use the subject.
-        """
+        """Return a publication with its body encoded. Raises the errors of `Bus.publish`."""
         return make_publication(self.pubsub.publisher.route(subject), subject, body, None, None)
 
     def send(self, message: Message, peer: PeerCore, how: str = "published") -> None:
@@ -242,12 +210,8 @@ class BusParts:
         self.pubsub.publisher.routes.clear()
 
     def joined(self, peer: PeerCore, in_net: Callable[[], None]) -> None:
-        """Announce the interests of this bus and its clients to the mesh.
-
-        Args:
-            peer: Peer that stands for all other buses.
-            in_net: Called when this bus's publications may come back over a peer.
-        """
+        """Announce the interests of this bus and its clients to the peer that stands for all other buses. `in_net` is called
+        when this bus's publications may come back over a peer."""
         self.pubsub.announcer.inner, self.pubsub.publisher.net_joined = peer, in_net
 
     def parted(self) -> None:
@@ -276,10 +240,7 @@ class BusParts:
         await self.pubsub.announcer.known_inside()
 
     def withhold(self, peer: PeerCore) -> bool:
-        """Stop sending to a client that receives every publication because its protocol has no subscriptions.
-
-        Returns False if the client is not such a client.
-        """
+        """Stop sending every publication to a client whose protocol has no subscriptions. Returns False for other clients."""
         recipients = self.pubsub.recipients
         if peer not in recipients.gets_all or peer in recipients.bus_identities.held_out:
             return False

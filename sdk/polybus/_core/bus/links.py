@@ -90,12 +90,8 @@ class LinkRegistry:
         return [peer for peer in self._of_key.get(key, ()) if not peer.gone]
 
     def choose(self, subject: str | int) -> PeerCore:
-        """Choose the peer for requests to a subject.
-
-        Raises:
-            NoHandler, AmbiguousRoute: If none or several of the dialled links lead to the subject.
-            BusError: If the only link is gone for good. The error is the reason.
-        """
+        """Choose the peer for requests to a subject. Raises `NoHandler` or `AmbiguousRoute` if none or several of the dialled
+        links lead to the subject, or the reason why the only link is gone for good."""
         only: PeerCore | None = self.opened[0].peer if len(self.opened) == 1 else None
         if only is not None:
             return only
@@ -144,7 +140,6 @@ class LinkRegistry:
     # -- adding links ----------------------------------------------------------------------------------------------------
 
     def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str, retry: Backoff | None = None) -> BusGate:
-        """Create a gate. The gate accepts connections once it is in `gates`."""
         return BusGate(self._services, self, adapter, url, when_full, retry)
 
     def add_gate(self, gate: BusGate, listening: Listening) -> None:

@@ -39,10 +39,7 @@ class MessageRouting(Struct, eq=False):
     def find(self, subject: str | int, to: Any = None) -> Party:
         """Find the receiver of the application's message: the peer in `to`, a handler of this bus, or the peer behind a link.
 
-        Raises:
-            NoHandler, AmbiguousRoute: If none or several of the opened links lead to the subject.
-            BusError: If the only link has closed. The error is the reason.
-            TypeError, ValueError: If `to` is not a peer, or is a peer of another bus.
+        Raises the errors of `named` and of `LinkRegistry.choose`.
         """
         if to is not None:
             return self.named(to)
@@ -62,11 +59,7 @@ class MessageRouting(Struct, eq=False):
         return behind[0] if behind else self._links.choose(subject)
 
     def find_own(self, subject: str | int, facts: dict[str, Any]) -> HandlerParty:
-        """Find the handler of this bus for a subject, as `Bus.as_` requires.
-
-        Raises:
-            NoHandler: If the subject has no handler.
-        """
+        """Find the handler of this bus for a subject, as `Bus.as_` requires. Raises `NoHandler` if there is none."""
         own = self._lookup.find(subject)
         if own is None:
             raise NoHandler(f"this bus has no handler for {subject!r}, and as_() only calls its own")
@@ -75,8 +68,7 @@ class MessageRouting(Struct, eq=False):
     def find_beyond(self, subject: str | int, kind: str, came_from: Any) -> Any:
         """Find the receiver of a message from a bridge, like `find`, including routes of other bridges that do not lead back.
 
-        Returns:
-            A `HandlerParty`, `RouteParty` or `PeerCore`. For ``tunnel``, a listener instead of a handler.
+        The result is a `HandlerParty`, a `RouteParty` or a `PeerCore`, or for ``tunnel`` a listener instead of a handler.
         """
         own = self._lookup.listener(subject) if kind == "tunnel" else self._lookup.find(subject)
         if own is not None:
@@ -85,21 +77,16 @@ class MessageRouting(Struct, eq=False):
         return route if route is not None else self._links.choose(subject)
 
     def named(self, to: Any) -> Party:
-        """Return the internal party of a peer that was passed as ``to=``.
-
-        Raises:
-            TypeError: If `to` is not a peer.
-            ValueError: If `to` is a peer of another bus.
-        """
+        """Return the internal party of a peer that was passed as ``to=``. Raises `TypeError` or `ValueError` if it is not a peer
+        of this bus."""
         if not isinstance(to, (Peer, RemotePeer)):
             raise TypeError(
                 f"to={shown(to)} must be a Peer, as in bus.peers, bus.peers_of(key) or ctx.peer, not {type(to).__name__}"
             )
-        party: Any = core_of(to)
-        if party.host is not self._links:
+        party: Party = core_of(to)
+        if party.host is not self._links:  # type: ignore[attr-defined]
             raise ValueError(f"to={to!r} is a peer of another bus: call that bus, or the peer itself")
-        found: Party = party
-        return found
+        return party
 
     def recipients(self, to: Any) -> tuple[tuple[PeerCore, ...], PeerCore | None, tuple[RemotePeer, ...]]:
         """Split ``to=`` into connected peers, the first peer that has left, and clients of other nodes. Removes duplicates."""
