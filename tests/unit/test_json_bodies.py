@@ -146,11 +146,6 @@ def test_a_subclass_decides_how_bodies_are_encoded_and_decoded() -> None:
         Enveloped(1).encode([1])
 
 
-@pytest.mark.parametrize("depth", [2**62, 2**80])
-def test_a_limit_of_any_size_is_taken(depth: int) -> None:
-    assert JsonFormat(depth).encode([[None]]) == b"[[null]]"
-
-
 class Dumped:
     """Is no model of pydantic, although it has a `model_dump`. Fails the first time, and may fail when it is searched."""
 

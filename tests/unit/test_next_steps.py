@@ -10,7 +10,6 @@ from polybus import Bus, Limits, connect
 from polybus.plugins import Handshake, Identity
 from polybus.testing import pair
 from tests.refusal import refused
-from tests.support import free_port
 
 
 def shop() -> Bus:
@@ -69,22 +68,6 @@ async def test_a_request_that_cannot_be(ask: Callable[[Bus], Awaitable[Any]], ne
     async with pair(shop(), client=Bus(limits=Limits(message=20_000))) as client:
         with pytest.raises(Exception, match=next_step):
             await ask(client)
-
-
-@pytest.mark.native
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        (
-            "ubre+ws://127.0.0.1:{port}/bus",
-            r"no server listens there; is the server running\? connect\(\.\.\., wait=30\) keeps",
-        ),
-        ("ubre+unix:///nowhere/polybus.sock", r"no such file; is the server running\? connect\(\.\.\., wait=30\) keeps trying"),
-        ("ubre+memory://nobody", r"in this event loop; is the server running\?"),
-    ],
-)
-async def test_a_first_connect_to_where_nobody_is(url: str, says: str) -> None:
-    await refused(connect(url.format(port=free_port())), ConnectionError, says)
 
 
 def only_ann(handshake: Handshake) -> Identity | None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus import BadReply, BadRequest, Bus, Channel, Code, Kind, LocalProtocolError, Message, Unsupported, connect
+from polybus import BadReply, BadRequest, Bus, Channel, Code, Kind, LocalProtocolError, Message, Unsupported
 from polybus._util.pattern_index import SubjectIndex
 from polybus.plugins.extensions import core_of
 from polybus.subjects import check_pattern, check_subject, matches
@@ -139,22 +139,6 @@ async def test_an_item_that_does_not_fit_is_the_mistake_of_who_sent_it() -> None
                 with pytest.raises(BadReply, match="int"):
                     await anext(channel)
         assert bus.stats().failed == 0
-
-
-@pytest.mark.parametrize("rest", ["/x", "/a/b", "/?x=1", "?x=1", "/x?format=json"])
-@pytest.mark.parametrize("scheme", ["tcp", "tls"])
-def test_a_path_or_an_unknown_option_on_tcp_is_told(scheme: str, rest: str) -> None:
-    url = f"ubre+{scheme}://127.0.0.1:9000{rest}"
-    for make in (connect, Bus().connect, Bus().serve):
-        with pytest.raises(ValueError, match=r"path|option|x"):
-            make(url)
-
-
-def test_a_user_in_a_url_of_tcp_is_told_and_options_of_the_protocol_stay_allowed() -> None:
-    with pytest.raises(ValueError, match="user"):
-        connect("ubre+tcp://ann:secret@127.0.0.1:9000")
-    connect("ubre+tcp://127.0.0.1:9000/?format=binary")
-    Bus().serve("ubre+tcp://127.0.0.1:0?format=binary")
 
 
 @pytest.mark.parametrize(

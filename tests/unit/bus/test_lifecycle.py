@@ -148,16 +148,6 @@ async def test_on_asyncio_a_bus_may_be_entered_in_one_task_and_left_in_another(a
     assert everything_ended(bus)
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[Bus]:
-    async with pair(answering()) as client:
-        yield client
-
-
-async def test_an_anyio_fixture_may_yield_a_client(client: Bus) -> None:
-    assert await client.request("echo", 1) == 1
-
-
 # -- what is left --------------------------------------------------------------------------------------------------------
 
 

@@ -70,12 +70,6 @@ def test_the_options_of_a_cluster_do_not_show_its_secrets(url: str) -> None:
     assert TOKEN not in repr(Cluster(url)) and Cluster(url).url == url
 
 
-def test_a_fragment_that_is_refused_is_not_shown_with_its_token() -> None:
-    with pytest.raises(ValueError, match="no fragment") as refused:
-        connect(f"ubre+ws://h/bus#access_token={TOKEN}")
-    assert TOKEN not in str(refused.value)
-
-
 async def test_credentials_are_not_in_the_repr_of_a_handshake() -> None:
     seen: list[Handshake] = []
 

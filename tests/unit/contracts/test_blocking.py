@@ -6,9 +6,9 @@ from typing import Protocol, assert_type
 
 import pytest
 
-from polybus import Bus, Context, Identity, NotFound, Peer, notify, sync
-from polybus.testing import cluster, pair
-from tests.support import eventually, until
+from polybus import Bus, NotFound, notify, sync
+from polybus.testing import pair
+from tests.support import until
 
 from .users import User, Users, UsersInMemory
 
@@ -87,24 +87,3 @@ async def test_a_def_handler_asks_its_peer_by_a_contract() -> None:
 
     async with pair(bus, client=page) as client:
         assert await client.request("ask.back") == [7, 0, 1]
-
-
-async def test_a_user_of_another_node_is_asked_by_a_contract() -> None:
-    page, users, peers = Bus(), UsersInMemory(), list[Peer]()
-    page.implement(Users, users, "page")
-    gateway, worker = Bus(cluster="auto"), Bus(cluster="auto")
-
-    @gateway.handle("hello")
-    async def hello(ctx: Context) -> None:
-        assert ctx.peer is not None
-        peers.append(ctx.peer)
-
-    async with cluster(gateway, worker), pair(gateway, client=page, identity=Identity("ann", key="ann")) as client:
-        await client.request("hello")
-        ann = worker.user("ann").client(Users, "page")
-        assert await ann.get(7) == User(7)
-        assert [user.id async for user in ann.watch(2)] == [0, 1]
-        await ann.touch(3)
-        await eventually(lambda: users.touched == [(3, "page.touch")])
-        (remote,) = await worker.user("ann").peers()
-        assert await remote.client(Users, "page").get(8) == User(8)

@@ -4,7 +4,7 @@ import copy
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, NamedTuple, Protocol, TypedDict, TypeVar, assert_type
+from typing import Annotated, Any, Protocol, TypeVar, assert_type
 
 import anyio
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from polybus import BadReply, BadRequest, Bus, Context, DeadlineExceeded, Identity, NoHandler, NotFound, Peer, method
 from polybus.contracts.client import ItemStream, client_of
 from polybus.contracts.contract import ContractPlan
+from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.support import eventually
 
@@ -103,47 +104,30 @@ async def test_a_stream_that_has_failed_has_ended(fails: str) -> None:
 
 
 async def test_a_stream_that_is_closed_while_it_is_opened_stops_its_handler() -> None:
-    entered, opened, left = anyio.Event(), anyio.Event(), list[str]()
-
-    class Channel:
-        _sending = True
-
-        def abort(self, *_: object) -> None:
-            left.append("left")
-
-        def discard(self) -> None: ...
-
-        def _maybe_done(self) -> None: ...
-
-        def __aiter__(self) -> Any:
-            return self
-
-        async def __anext__(self) -> int:
-            if not left:
-                return 1
-            raise StopAsyncIteration
+    bus, endless, entered, opened = Bus(), EndlessTicks(), anyio.Event(), anyio.Event()
+    bus.implement(Ticks, endless, "clock")
 
     class Opening:
         async def __aenter__(self) -> Any:
             entered.set()
             await opened.wait()
-            return Channel()
-
-    opening: Any = Opening()
-    items: ItemStream[int] = ItemStream(opening)
+            return await client.stream("clock.ticks", 1).__aenter__()
 
     async def read() -> None:
         with pytest.raises(StopAsyncIteration):
             await anext(items)
 
-    with anyio.fail_after(5):
+    opening: Any = Opening()
+    items: ItemStream[int] = ItemStream(opening)
+    async with pair(bus) as client:
         async with anyio.create_task_group() as group:
             group.start_soon(read)
             await entered.wait()
             await items.aclose()
-            assert left == []
+            assert endless.begun == []
             opened.set()
-    assert left[:1] == ["left"]
+        await eventually(lambda: not core_of(client.peers[0]).channels)
+        assert endless.running == 0
 
 
 async def test_a_stream_that_nobody_reads_is_not_opened() -> None:
@@ -273,37 +257,6 @@ def test_a_type_variable_stands_for_what_each_base_is_given(contract: Any, types
     assert {method.attribute: method.returns for method in ContractPlan.of(contract).methods} == types
 
 
-class TupleUser(NamedTuple):
-    id: int
-    name: str
-
-
-class DictUser(TypedDict):
-    id: int
-    name: str
-
-
-class Kinds(Protocol):
-    async def record(self, user: TupleUser) -> TupleUser: ...
-    async def mapping(self, user: DictUser) -> DictUser: ...
-    async def several(self, users: list[User]) -> dict[str, User]: ...
-    async def perhaps(self, user: User | None) -> User | None: ...
-
-
-class Same:
-    async def record(self, user: TupleUser) -> TupleUser:
-        return user
-
-    async def mapping(self, user: DictUser) -> DictUser:
-        return user
-
-    async def several(self, users: list[User]) -> dict[str, User]:
-        return {user.name: user for user in users}
-
-    async def perhaps(self, user: User | None) -> User | None:
-        return user
-
-
 async def test_a_type_needs_no_hash() -> None:
     metres = Annotated[int, {"unit": "m"}]
 
@@ -321,29 +274,6 @@ async def test_a_type_needs_no_hash() -> None:
         assert await rows.get(7) == 14
         with pytest.raises(BadRequest, match="Expected `int`, got `str`"):
             await client.request("row.get", "seven")
-
-
-async def test_bodies_are_objects_of_the_types_of_the_contract() -> None:
-    bus = Bus()
-    bus.implement(Kinds, Same())
-    async with pair(bus) as client:
-        kinds = client.client(Kinds)
-        assert await kinds.record(TupleUser(1, "Ann")) == TupleUser(1, "Ann")
-        assert await kinds.mapping({"id": 1, "name": "Ann"}) == {"id": 1, "name": "Ann"}
-        assert await kinds.several([User(1, "Ann")]) == {"Ann": User(1, "Ann")}
-        assert [await kinds.perhaps(user) for user in (None, User(1, "Ann"))] == [None, User(1, "Ann")]
-
-
-async def test_an_answer_that_does_not_fit_the_contract_is_a_bad_reply() -> None:
-    bus = Bus()
-    bus.handle("user.get")(lambda: {"id": "seven"})
-    bus.handle("user.count")(lambda: "two")
-    async with pair(bus) as client:
-        users = client.client(Users, "user")
-        with pytest.raises(BadReply, match="id"):
-            await users.get(7)
-        with pytest.raises(BadReply):
-            await users.count()
 
 
 class Defaults(Protocol):

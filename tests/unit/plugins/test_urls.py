@@ -61,6 +61,8 @@ def test_a_socket_s_path_without_three_slashes_is_told_with_an_example(url: str)
         ("ubre+memory", r"use the form protocol\+transport://address"),
         ("ubre+tcp://127.0.0.1:99999", r"99999|[Pp]ort"),
         ("ubre+tcp://127.0.0.1:1/#top", "no fragment: leave out"),
+        *((f"ubre+{scheme}://127.0.0.1:9000/x", "path") for scheme in ("tcp", "tls")),
+        ("ubre+tcp://ann:secret@127.0.0.1:9000", "user"),
     ],
 )
 def test_a_url_with_an_unknown_part_is_refused_with_a_hint(url: str, says: str) -> None:
