@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from . import errors
 from ._core.bus.acceptor import Listener
 from ._core.bus.bus import Bus
-from ._core.bus.caller import Caller
 from ._core.bus.cluster_clients import RemotePeer, User
+from ._core.bus.message_routing import Caller
 from ._core.bus.registration import Router
 from ._core.bus.runner import connect, run
 from ._core.handlers.providers import Dependencies

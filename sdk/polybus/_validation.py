@@ -246,7 +246,7 @@ def in_one_line(text: str) -> str:
 
 
 def check_tls(tls: object, *, serves: bool = False) -> None:
-    """Raise `TypeError` or `ValueError` unless `tls` is an `ssl.SSLContext` for this side of the connection. This doesn't import
+    """Raise `TypeError` or `ValueError` unless `tls` is an `ssl.SSLContext` for this side of the connection. It does not import
     `ssl`, which some platforms lack."""
     if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
         raise TypeError(

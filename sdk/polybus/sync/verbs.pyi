@@ -12,10 +12,10 @@ from typing_extensions import TypeForm
 from .. import Survey
 from .._core.bus.acceptor import Listener
 from .._core.bus.bus import Bus, Recording
-from .._core.bus.caller import Caller
 from .._core.bus.cluster_clients import RemotePeer, User
 from .._core.bus.dialer import Headers
 from .._core.bus.lifecycle import DRAIN
+from .._core.bus.message_routing import Caller
 from .._core.handlers.handler import WhenFull
 from .._core.handlers.signature import ContextPart
 from .._core.peer.peer import Peer

@@ -10,14 +10,17 @@ from msgspec import Struct
 from ..._validation import shown
 from ...errors import AmbiguousRoute, NoHandler
 from ...plugins.extensions import core_of
+from ..peer.party_verbs import PartyVerbs
 from ..peer.peer import Peer
 from ..rpc.loopback import HandlerParty, Loopback
+from ..rpc.reply import Reply
 from .cluster_clients import RemotePeer
 
 if TYPE_CHECKING:
     from ..handlers.lookup import HandlerLookup
     from ..peer.party_verbs import Party
     from ..peer.peer_core import PeerCore
+    from ..rpc.channel import Channel
     from ..runtime.services import Services
     from .links import LinkRegistry
 
@@ -58,12 +61,12 @@ class MessageRouting(Struct, eq=False):
             raise AmbiguousRoute(text)
         return behind[0] if behind else self._links.choose(subject)
 
-    def find_own(self, subject: str | int, facts: dict[str, Any]) -> HandlerParty:
+    def find_own(self, subject: str | int, identity: Any) -> HandlerParty:
         """Find the handler of this bus for a subject, as `Bus.as_` requires. Raises `NoHandler` if there is none."""
         own = self._lookup.find(subject)
         if own is None:
             raise NoHandler(f"this bus has no handler for {subject!r}, and as_() only calls its own")
-        return HandlerParty(self._loopback, own, facts)
+        return HandlerParty(self._loopback, own, {"identity": identity})
 
     def find_beyond(self, subject: str | int, kind: str, came_from: Any) -> Any:
         """Find the receiver of a message from a bridge, like `find`, including routes of other bridges that do not lead back.
@@ -77,16 +80,16 @@ class MessageRouting(Struct, eq=False):
         return route if route is not None else self._links.choose(subject)
 
     def named(self, to: Any) -> Party:
-        """Return the internal party of a peer that was passed as ``to=``. Raises `TypeError` or `ValueError` if it is not a peer
-        of this bus."""
+        """Return the party of a peer in ``to=``. Raises `TypeError` or `ValueError` if it is not a peer of this bus."""
         if not isinstance(to, (Peer, RemotePeer)):
             raise TypeError(
                 f"to={shown(to)} must be a Peer, as in bus.peers, bus.peers_of(key) or ctx.peer, not {type(to).__name__}"
             )
-        party: Party = core_of(to)
-        if party.host is not self._links:  # type: ignore[attr-defined]
+        party: Any = core_of(to)
+        if party.host is not self._links:
             raise ValueError(f"to={to!r} is a peer of another bus: call that bus, or the peer itself")
-        return party
+        found: Party = party
+        return found
 
     def recipients(self, to: Any) -> tuple[tuple[PeerCore, ...], PeerCore | None, tuple[RemotePeer, ...]]:
         """Split ``to=`` into connected peers, the first peer that has left, and clients of other nodes. Removes duplicates."""
@@ -97,3 +100,47 @@ class MessageRouting(Struct, eq=False):
         peers: list[PeerCore] = [core_of(peer) for peer in given if isinstance(peer, Peer)]
         remote = tuple(peer for peer in given if isinstance(peer, RemotePeer))
         return tuple(peer for peer in peers if not peer.gone), next((peer for peer in peers if peer.gone), None), remote
+
+
+class Caller(PartyVerbs):
+    """Calls handlers of a bus on behalf of a user in the same process. Returned by `Bus.as_`.
+
+    Handlers see the identity as `Context.identity`, as if the user had sent the request over a link. `Context.peer` is `None`.
+    Access control is up to you, because `authorize` is not called.
+
+    Attributes:
+        identity: Identity of the user, as `authenticate` would return it.
+    """
+
+    __slots__ = ("_party", "identity")
+
+    def __init__(self, routing: MessageRouting, identity: Any) -> None:
+        self._party: OwnHandlers = OwnHandlers(routing, identity)  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
+        self.identity: Any = identity
+
+    def __repr__(self) -> str:
+        return f"<Caller {self.identity!r}>"
+
+
+class OwnHandlers(Struct, frozen=True):
+    _routing: MessageRouting
+    _identity: Any
+
+    @property
+    def services(self) -> Services:
+        return self._routing.services
+
+    def _own(self, subject: str | int) -> HandlerParty:
+        return self._routing.find_own(subject, self._identity)
+
+    def send_request(
+        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+    ) -> Reply[Any]:
+        return self._own(subject).send_request(subject, body, timeout, returns, headers)
+
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
+        await self._own(subject).send_notify(subject, body, headers)
+
+    async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
+        self.services.running.check_here()
+        return await self._own(subject).open_channel(subject, body, mode, timeout)

@@ -22,8 +22,8 @@ from ..peer.subscription import Subscription
 from ..pubsub.publisher import YIELD_AFTER, Targets, make_publication
 from ..rpc.channel import Channel, ChannelContext
 from ..rpc.reply import Reply, failed_reply, retried
-from .caller import Caller
 from .cluster_clients import RemotePeer
+from .message_routing import Caller
 from .registration import Router
 
 if TYPE_CHECKING:
