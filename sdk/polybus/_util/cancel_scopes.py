@@ -167,8 +167,7 @@ async def _called(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) 
 async def let_scope_fire(told: float = math.inf) -> None:
     """Wait for the enclosing cancel scope to cancel the caller, if its deadline (or `told`) is less than `EARLY` away.
 
-    The deadline was sent to the peer, so its timeout error may arrive before the scope fires. The application expects its scope
-    to fire instead of an exception.
+    The peer knows the deadline, so its timeout error may arrive before the scope fires, which is what the application expects.
     """
     deadline, now = min(anyio.current_effective_deadline(), told), anyio.current_time()
     if deadline <= now + EARLY:

@@ -54,8 +54,7 @@ def _told(moment: datetime) -> str:
 def _shown_by(tls: ssl.SSLContext) -> bytes:
     """Return the certificate of a server context in DER, from a handshake in memory, because `ssl` offers no other way.
 
-    Raises:
-        Exception: If the handshake fails, for example because the context requires client certificates with TLS 1.2.
+    The handshake fails if, for example, the context requires client certificates with TLS 1.2.
     """
     import ssl  # some platforms lack it
 

@@ -137,9 +137,7 @@ class Shape(msgspec.Struct, frozen=True):
     def of(cls, hint: Any) -> Shape | None:
         """Return the shape of a class, which may be generic, or None for other types.
 
-        Raises:
-            NameError: If an annotation refers to an undefined name.
-            TypeError: If objects cannot be created from the encoded fields.
+        Raises `NameError` for an undefined name in an annotation, and `TypeError` if the encoded fields cannot make an object.
         """
         kind: Any = get_origin(hint) or hint
         if not isinstance(kind, type):
@@ -234,23 +232,17 @@ def _types(hint: Any, kind: type) -> dict[str, Any]:
 
 def _of_struct(hint: Any, kind: Any) -> tuple[ClassField, ...]:
     types = _types(hint, kind)
-    found = [
+    return tuple(
         ClassField(one.encode_name, one.name, types[one.name], one.required, one.default)
         for one in msgspec.structs.fields(kind)
-    ]
-    return tuple(found)
+    )
 
 
 def _of_attrs(hint: Any, kind: Any) -> tuple[ClassField, ...]:
     types = _types(hint, kind)
     return tuple(
         ClassField(
-            one.name,
-            one.alias,
-            types.get(one.name, Any),
-            one.default is attrs.NOTHING,
-            one.default,
-            one.converter is not None,
+            one.name, one.alias, types.get(one.name, Any), one.default is attrs.NOTHING, one.default, one.converter is not None
         )
         for one in attrs.fields(kind)
         if one.init
@@ -263,13 +255,7 @@ def _of_dataclass(hint: Any, kind: Any) -> tuple[ClassField, ...]:
         raise TypeError(f"{kind.__name__} has an InitVar, which is not encoded and therefore cannot be decoded")
     missing = dataclasses.MISSING
     return tuple(
-        ClassField(
-            one.name,
-            one.name,
-            types[one.name],
-            one.default is missing and one.default_factory is missing,
-            one.default,
-        )
+        ClassField(one.name, one.name, types[one.name], one.default is missing and one.default_factory is missing, one.default)
         for one in dataclasses.fields(kind)
         if one.init
     )

@@ -55,10 +55,9 @@ class AsyncioLoop:
         return self._loop.is_closed()
 
     def interrupt(self, error: KeyboardInterrupt) -> bool:
-        """Pass a KeyboardInterrupt that was raised in one of our tasks to the program. Returns False if the loop cannot do
-        that.
+        """Pass a KeyboardInterrupt from one of our tasks to the program. Returns False if the loop cannot do that.
 
-        Tasks go on unaffected, so that they can shut down, or continue if the program runs the loop again.
+        Tasks continue, so that they can shut down, or go on if the program runs the loop again.
         """
         if not _as_a_signal():
             self.call_soon(_raise, error)
@@ -117,7 +116,7 @@ class TrioLoop:
 
     def is_over(self) -> bool:
         try:
-            self._token.run_sync_soon(_nothing)
+            self._token.run_sync_soon(lambda: None)
         except RuntimeError:
             return True
         return False
@@ -147,15 +146,6 @@ def _as_a_signal() -> bool:
 
 def _raise(error: BaseException) -> None:
     raise error
-
-
-def _trio_runs() -> bool:
-    trio = sys.modules.get("trio")
-    return trio is not None and bool(trio.lowlevel.in_trio_run())
-
-
-def _nothing() -> None:
-    pass
 
 
 @define(eq=False, repr=False, weakref_slot=False)
@@ -225,11 +215,7 @@ def wrong_event_loop() -> LocalProtocolError:
 
 
 def running_loop() -> Loop:
-    """Return the caller's event loop.
-
-    Raises:
-        RuntimeError: If neither asyncio nor trio is running here.
-    """
+    """Return the caller's event loop. Raises `RuntimeError` if neither asyncio nor trio is running here."""
     try:
         return AsyncioLoop()
     except RuntimeError:
@@ -247,9 +233,9 @@ def is_foreign_exception(error: BaseException) -> bool:
     """
     if isinstance(error, KeyboardInterrupt):
         return False
-    if isinstance(error, GeneratorExit):
-        return asyncio._get_running_loop() is not None or _trio_runs()
     trio = sys.modules.get("trio")
+    if isinstance(error, GeneratorExit):
+        return asyncio._get_running_loop() is not None or (trio is not None and trio.lowlevel.in_trio_run())
     if trio is not None and isinstance(error, trio.Cancelled):
         return False
     if isinstance(error, asyncio.CancelledError):

@@ -7,12 +7,12 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import anyio
+from anyio.abc import SocketStream
 
 from .._validation import check_characters, check_host_name, shown
 from .listening import cannot_listen, is_loopback
@@ -77,11 +77,7 @@ class HttpStatus:
         return f"http://{host}:{self.port}"
 
     async def listen(self) -> None:
-        """Bind the address.
-
-        Raises:
-            OSError: If the address cannot be bound.
-        """
+        """Bind the address. Raises `OSError` if that fails."""
         try:
             self._listener = await anyio.create_tcp_listener(local_host=self.host, local_port=self._wanted)
         except OSError as error:
@@ -140,8 +136,7 @@ class HttpStatus:
         return sock
 
     def _keep_spare(self) -> bool:
-        """Keep a spare file descriptor. If clients of the bus use up all others, the health check must still succeed, because
-        otherwise a supervisor would kill the process."""
+        """Keep a spare file descriptor for the health check. If it failed, a supervisor would kill the process."""
         if self._spare is None:
             with suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY)
@@ -154,8 +149,9 @@ class HttpStatus:
 
     async def _answer(self, sock: socket.socket) -> None:
         # Clients that time out or disconnect must not affect others.
-        with suppress(anyio.EndOfStream, OSError), sock, anyio.move_on_after(_SECONDS):
-            await _send(sock, await self._exchange(partial(_receive, sock)))
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, OSError), sock, anyio.move_on_after(_SECONDS):
+            async with await SocketStream.from_socket(sock) as stream:
+                await stream.send(await self._exchange(stream.receive))
 
     async def _exchange(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
         import h11  # not installed in browsers, where no server listens
@@ -172,7 +168,7 @@ class HttpStatus:
             status, text = found if isinstance(found, tuple) else await found
         except h11.RemoteProtocolError as error:
             request, status, text = None, error.error_status_hint, f"{error}\n"
-        except (anyio.EndOfStream, ConnectionError):
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
             raise
         except Exception:  # other pages must still work
             logger.exception("%s: a page could not be made", self.url, extra=log_fields(address=self.url))
@@ -199,18 +195,3 @@ def _name_in(host: bytes) -> str:
     with suppress(ValueError):
         return urlsplit(f"//{host.decode('ascii', 'replace')}").hostname or ""
     return ""
-
-
-async def _receive(sock: socket.socket) -> bytes:
-    await anyio.wait_readable(sock)
-    data = sock.recv(_LARGEST)
-    if not data:
-        raise anyio.EndOfStream
-    return data
-
-
-async def _send(sock: socket.socket, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        await anyio.wait_writable(sock)
-        rest = rest[sock.send(rest) :]

@@ -50,10 +50,9 @@ def _picker(places: tuple[int, ...]) -> Callable[[list[str]], Any]:
 
 
 class _Patterns(Struct, Generic[T], eq=False):
-    """An index of patterns by shape.
+    """An index of patterns by shape. A look-up tries each shape of the subject's length, however many patterns there are.
 
-    A look-up tries each shape of the subject's length, regardless of the number of patterns. With a trie, a peer could make it
-    visit a huge number of nodes.
+    With a trie, a peer could make a look-up visit a huge number of nodes.
     """
 
     uris: bool
@@ -180,11 +179,7 @@ def _count(holders: dict[T, int], item: T, step: int) -> int:
 
 
 def pattern_cost(pattern: str | int) -> int:
-    """Estimate the memory of a subscription to a pattern, in bytes.
-
-    Patterns of typical depth have few different shapes. Deeper ones can have so many that look-ups become slow, so they are
-    charged more.
-    """
+    """Estimate the memory of a subscription to a pattern, in bytes. Deep patterns cost more, because they slow look-ups."""
     if isinstance(pattern, int):
         return _PATTERN
     tokens = pattern.split("/" if "/" in pattern else ".")

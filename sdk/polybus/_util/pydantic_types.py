@@ -7,17 +7,7 @@ the class is replaced by a TypedDict with its fields, and the object is created 
 from __future__ import annotations
 
 import binascii
-from collections.abc import (
-    Callable,
-    Collection,
-    Container,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Reversible,
-)
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Mapping, MutableMapping, Reversible
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get_origin
 
@@ -90,8 +80,7 @@ def adapter_of(target: Any, *, narrows: bool = False) -> Any:
         raise TypeError(str(error)) from error
 
 
-# -- contents of a type
-# ------------------------------------------------------------------------------------------------------------
+# -- contents of a type ------------------------------------------------------------------------------------------------
 
 
 def _walk(hint: Any, seen: list[Any]) -> Iterator[Any]:
@@ -147,8 +136,7 @@ def _is_of_packages(found: Any) -> bool:
     return str(found.__module__).partition(".")[0] in _PACKAGES
 
 
-# -- the type for pydantic
-# -----------------------------------------------------------------------------------------------------------
+# -- the type for pydantic ---------------------------------------------------------------------------------------------
 
 
 class _Rewriting:

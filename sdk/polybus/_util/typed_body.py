@@ -225,11 +225,7 @@ def _fault(path: str, text: str, kind: str) -> dict[str, str]:
 
 
 def convert_text(text: str, target: Any) -> Any:
-    """Convert a token of a subject to the declared type, for example ``"7"`` to the number 7.
-
-    Raises:
-        ValueError: If the token doesn't fit. The message says what was expected.
-    """
+    """Convert a subject token to the declared type, for example ``"7"`` to 7. Raises `ValueError` if it doesn't fit."""
     return _reader(target).of_text(text)
 
 
@@ -266,9 +262,7 @@ _fault_of: Final = remembered(_problem_of)
 def is_read_by_pydantic(target: Any) -> bool:
     """Return True if pydantic decodes a type, because it contains pydantic types or msgspec doesn't support it.
 
-    Raises:
-        NameError: If an annotation refers to an undefined name.
-        TypeError: If objects of a class cannot be created from its fields.
+    Raises `NameError` and `TypeError` as `has_own` does.
     """
     if has_own(target):
         return True
@@ -286,11 +280,9 @@ def is_read_by_pydantic(target: Any) -> bool:
 
 
 def _unknown_class(target: Any, *, left_out: bool = True) -> type | None:
-    """Return a class in a type that msgspec cannot create, or None. `left_out` includes optional fields in the search.
+    """Return a class in a type that msgspec cannot create, or None. With `left_out`, optional fields are not searched.
 
-    Raises:
-        NameError: If an annotation refers to an undefined name.
-        Exception: If msgspec doesn't support the type.
+    Raises `NameError` for an undefined name in an annotation, and any exception if msgspec doesn't support the type.
     """
     msgspec.json.Decoder(target)
     found = _own_classes(msgspec.inspect.type_info(target), [], left_out)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
 
 import anyio
 from attrs import evolve
@@ -71,11 +70,7 @@ class AsgiWebSocket:
         return f"asgi://{self.path}"
 
     async def listen(self, options: ListenOptions) -> AsgiWebSocket:
-        """Accept clients.
-
-        Raises:
-            LocalProtocolError: If a bus already serves this endpoint.
-        """
+        """Accept clients. Raises `LocalProtocolError` if a bus already serves this endpoint."""
         if self._options is not None:
             raise LocalProtocolError(f"{self.path} is already served, in another event loop or by another bus")
         self._options = options
@@ -97,11 +92,7 @@ class AsgiWebSocket:
             await connection.lost()
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> AsgiTransport | AdoptedWire | None:
-        """Create a client's link, or return `None` if the client has disconnected.
-
-        Raises:
-            HandshakeRejected: If the client is not admitted.
-        """
+        """Create a client's connection, or return `None` if the client has disconnected. Raises `HandshakeRejected`."""
         options = self._options
         if options is None:
             raise HandshakeRejected(503, "this server accepts no clients: its bus has ended")
@@ -167,11 +158,7 @@ class AsgiWebSocket:
 
 
 class AsgiRequest:
-    """A request or upgrade whose Host and Origin are valid.
-
-    Raises:
-        HandshakeRejected: If the request breaks a rule.
-    """
+    """A request or upgrade whose Host and Origin are valid. Otherwise the constructor raises `HandshakeRejected`."""
 
     def __init__(self, options: ListenOptions, scope: Scope, receive: Receive) -> None:
         self.options: ListenOptions = options
@@ -202,14 +189,10 @@ class AsgiRequest:
             tune(self.socket.get_extra_info("socket"), options.host.limits)
 
     async def admitted(self, transport: str) -> tuple[str | None, Admission]:
-        """Ask the bus to admit the client.
-
-        Returns:
-            The subprotocol for the response, and the client's admission.
+        """Ask the bus to admit the client, and return the subprotocol for the response and the client's admission.
 
         Raises:
-            HandshakeRejected: If the bus doesn't admit the client or doesn't decide in time, or with status 400 if there is no
-                common subprotocol.
+            HandshakeRejected: If the bus doesn't admit the client in time, or if there is no common subprotocol (status 400).
         """
         known = Handshake(
             protocol=self.options.protocol,
@@ -235,10 +218,9 @@ class AsgiRequest:
         return outcome
 
 
-Knock: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-async def answered(upgrade: Knock, scope: Scope, receive: Receive, send: Send) -> None:
+async def answered(
+    upgrade: Callable[[Scope, Receive, Send], Awaitable[None]], scope: Scope, receive: Receive, send: Send
+) -> None:
     """Handle an upgrade request. Rejected clients receive the reason."""
     await receive()  # websocket.connect
     try:
@@ -311,9 +293,7 @@ def _host_and_port(host: str, port: int | None) -> str:
 
 
 def _is_public(host: str) -> bool:
-    """Return True if the address is reachable from other machines. Test clients and Unix sockets have names instead of
-    addresses.
-    """
+    """Return True if an address is reachable from other machines. Test clients and Unix sockets have names instead."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

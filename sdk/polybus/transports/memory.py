@@ -22,8 +22,7 @@ from ..secrets import shown_url, without_secrets
 
 HIGH_BYTES: Final = 64 * 1024
 HIGH_FRAMES: Final = 256
-"""Frames or bytes in transit above which `pause_writing` is called. `resume_writing` is called once all of them are delivered.
-"""
+"""Frames or bytes in transit above which `pause_writing` is called. Once all are delivered, `resume_writing` is called."""
 
 
 class MemoryTransport:
@@ -114,7 +113,7 @@ class MemoryTransport:
         self._end(why)
 
     def tick(self, now: float) -> None:
-        """Do nothing, because an in-process connection cannot go silent."""
+        pass
 
     def _drop(self) -> None:
         self._inbox = []
@@ -175,13 +174,6 @@ class MemoryListener:
             self._names = None
 
     async def connect(self, url: str, dial: DialOptions) -> MemoryTransport:
-        """Open a connection and return the client's transport.
-
-        Raises:
-            ConnectFailed: If the server is not accepting connections or doesn't decide in time.
-            Unauthorized: If the server cannot authenticate this client.
-            Forbidden: If the server does not admit this client.
-        """
         gate, server, handshake = self.options.gate, self.options.host, _handshake(self, url, dial)
         url = without_secrets(url)  # otherwise a token in it would be in logs and captures
         error = gate.knock(url)

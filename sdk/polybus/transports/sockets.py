@@ -54,11 +54,7 @@ def host_port(host: str, port: int) -> str:
 
 
 def net_address(url: str) -> NetAddress:
-    """Parse a URL that has a host and a port.
-
-    Raises:
-        ValueError: If a part is missing or malformed.
-    """
+    """Parse a URL that has a host and a port. Raises `ValueError` if a part is missing or malformed."""
     parts = urlsplit(url)
     url = without_secrets(url)
     try:
@@ -75,11 +71,7 @@ def net_address(url: str) -> NetAddress:
 
 
 def bare_address(url: str) -> NetAddress:
-    """Parse a URL that consists only of a host and a port.
-
-    Raises:
-        ValueError: If a part is missing or malformed, or if the URL has other parts.
-    """
+    """Parse a URL that consists only of a host and a port. Raises `ValueError` if it has other parts."""
     address = net_address(url)
     parts = urlsplit(url)
     url = without_secrets(url)
@@ -96,26 +88,18 @@ def bare_address(url: str) -> NetAddress:
 
 
 def unix_path(url: str) -> str:
-    """Return the path in a Unix socket URL such as ``unix:///run/app.sock``.
-
-    Raises:
-        ValueError: If the URL has a host or no path.
-    """
+    """Return the path in a URL such as ``unix:///run/app.sock``. Raises `ValueError` if the URL has a host or no path."""
     parts = urlsplit(url)
     if "\\" in url:
-        raise ValueError(
-            f"{url}: not the path of a socket: write three slashes, for example unix:///run/app.sock; on Windows use tcp://127.0.0.1:9000"
-        )
+        text = "not the path of a socket: write three slashes, for example unix:///run/app.sock; on Windows use tcp://127.0.0.1:9000"
+        raise ValueError(f"{url}: {text}")
     if parts.netloc or not parts.path:
         raise ValueError(f"{url}: the path of the socket is missing: write three slashes, for example unix:///run/app.sock")
     path = unquote(parts.path)
-    try:
-        usable = b"\0" not in os.fsencode(path)
-    except UnicodeEncodeError:
-        usable = False
-    if not usable:
-        raise ValueError(f"{url!r}: the path of the socket contains a character that no file system accepts: remove it")
-    return path
+    with contextlib.suppress(UnicodeEncodeError):
+        if b"\0" not in os.fsencode(path):
+            return path
+    raise ValueError(f"{url!r}: the path of the socket contains a character that no file system accepts: remove it")
 
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
@@ -129,9 +113,6 @@ BACKLOG: Final = 2048
 _PROBES: Final = 4
 """Number of keep-alive probes that the kernel sends within `Limits.ping_timeout`."""
 
-NAMES: Final = ("concurrent.futures.thread", "encodings.idna", "stringprep")
-"""Modules that are imported for host name look-ups."""
-
 UNSENT = 128 * 1024
 """Maximum unsent bytes in the kernel for a connection with priorities. Linux allows up to 4 MiB by default. At 1 MB/s, an
 urgent message would wait behind four seconds of publications.
@@ -139,7 +120,8 @@ urgent message would wait behind four seconds of publications.
 
 
 def load_names() -> None:
-    for name in NAMES:
+    """Import the modules that Python needs for host name look-ups."""
+    for name in ("concurrent.futures.thread", "encodings.idna", "stringprep"):
         import_module(name)
 
 
@@ -155,12 +137,12 @@ def keep_short(sock: Any) -> None:
 
 
 def tune(sock: Any, limits: Limits) -> None:
-    """Set options of a stream socket: disable Nagle's algorithm, enable keep-alive, and limit the wait for acknowledgements.
+    """Set socket options: disable Nagle's algorithm, enable keep-alive, and limit the wait for acknowledgements.
 
-    Keep-alive uses the same intervals as polybus. BSD and macOS close a connection after that much silence, whereas Linux
-    doesn't while data is in flight. On Linux, ``TCP_USER_TIMEOUT`` (RFC 5482) limits the time since the first unacknowledged
-    byte, which is about 15 minutes by default. This limit also applies to a peer that doesn't read, so it must not be shorter
-    than the write timeout. For shorter limits, `TcpTransport` checks `signs_of` itself.
+    Keep-alive uses the same intervals as polybus. BSD and macOS close a connection after that much silence, but Linux doesn't
+    while data is in flight. There, ``TCP_USER_TIMEOUT`` (RFC 5482) limits the age of the oldest unacknowledged byte, by default
+    to about 15 minutes. The limit also applies to a peer that doesn't read, so it must not be shorter than the write timeout.
+    For shorter limits, `TcpTransport` checks `signs_of` itself.
     """
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -189,9 +171,7 @@ class Signs(NamedTuple):
     silence: float
     """Seconds since the remote machine last sent anything, including acknowledgements."""
     unanswered: int
-    """Number of retransmissions and probes since then that were not answered. A live kernel answers them even if its program
-    doesn't read.
-    """
+    """Number of retransmissions and probes without an answer. A live kernel answers even if its program doesn't read."""
     acknowledged: int
     """Number of bytes acknowledged since the connection was established."""
     outstanding: int
@@ -204,9 +184,9 @@ _info = struct.Struct("=2xBB48xII60xQ").unpack
 
 
 def signs_of(sock: Any) -> Signs | None:
-    """Return kernel statistics that show whether a socket's peer is alive, or `None` if the system doesn't provide them.
+    """Return kernel statistics that show whether a socket's peer is alive, or `None` on systems other than Linux.
 
-    Only Linux does. For a Unix socket, only `outstanding` is meaningful.
+    For a Unix socket, only `outstanding` is meaningful.
     """
     if sys.platform != "linux" or sock is None:
         return None
@@ -256,11 +236,7 @@ def address_of(family: int, name: Any) -> str:
 
 
 async def bind_tcp(host: str, port: int) -> list[socket.socket]:
-    """Listen on every address of a host, on the same port. Port 0 picks a free port.
-
-    Raises:
-        OSError: If an address is in use or does not belong to this machine.
-    """
+    """Listen on every address of a host, on the same port. Port 0 picks a free port. Raises `OSError` if that fails."""
     try:
         found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
@@ -318,23 +294,15 @@ def _bind(family: int, address: Any, shown: str) -> socket.socket:
 
 
 def bind_unix(path: str) -> socket.socket:
-    """Listen on a Unix socket. A socket file without a listening server is replaced.
-
-    Raises:
-        OSError: If another server listens there, or the path cannot be used.
-    """
-    _remove_stale(path)
-    if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
-        raise OSError(errno.EEXIST, f"cannot listen on {path}: a file there is not a socket; use another path")
+    """Listen on a Unix socket, replacing a socket file without a server. Raises `OSError` if the path cannot be used."""
+    if os.path.exists(path):
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise OSError(errno.EEXIST, f"cannot listen on {path}: a file there is not a socket; use another path")
+        _remove_stale(path)
     return _bind(socket.AF_UNIX, path, path)
 
 
 def _remove_stale(path: str) -> None:
-    try:
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return
-    except OSError:
-        return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -342,7 +310,7 @@ def _remove_stale(path: str) -> None:
         except ConnectionRefusedError:
             os.unlink(path)
         except OSError:
-            return
+            pass
 
 
 def closed_with(error: Exception | None) -> Closed:
@@ -400,11 +368,7 @@ def _cause(error: BaseException) -> BaseException | None:
 
 @contextlib.contextmanager
 def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
-    """Limit the duration of a block.
-
-    Raises:
-        ConnectFailed: If the block fails to connect or takes more than `seconds`.
-    """
+    """Raise `ConnectFailed` if a block takes more than `seconds` or fails to connect."""
     scope = anyio.CancelScope()
     try:
         with anyio.move_on_after(seconds) as scope:
@@ -418,10 +382,7 @@ def bounded(url: str, seconds: float, step: str) -> Iterator[None]:
 
 
 async def accept_from(sock: socket.socket, url: str, opened: Callable[[socket.socket, Any], object]) -> None:
-    """Accept connections until cancelled, calling `opened` with each socket and its peer's name.
-
-    A failure is logged once, then accepting is retried.
-    """
+    """Accept connections until cancelled, calling `opened` with each socket and its peer's name. Failures are retried."""
     told = False
     while True:
         try:

@@ -38,7 +38,7 @@ _OPEN: Final = TransportState.OPEN  # an attribute of an enum class costs three 
 _LARGE: Final = 64 * 1024
 
 
-class TcpTransport(StreamTransport[LengthFramer]):
+class TcpTransport(StreamTransport[Framer]):
     """Transport for length-prefixed frames.
 
     Third-party peers don't answer keep-alives, but their kernel acknowledges them, so silence is not a failure. After
@@ -49,11 +49,11 @@ class TcpTransport(StreamTransport[LengthFramer]):
 
     __slots__ = ("_asked_at", "_kept_alive_at")
 
-    admitted: Final = False
-    """The kernel has accepted the connection. Unless the server sends a rejection, the client counts as admitted."""
+    admitted: ClassVar[bool] = False
+    """False because only the kernel has accepted the connection, and the server may still send a rejection."""
 
-    def __init__(self, name: str, wire: Wire, host: Host) -> None:
-        super().__init__(name, wire, host, LengthFramer(host.limits.message))
+    def __init__(self, name: str, wire: Wire, host: Host, framer: Framer | None = None) -> None:
+        super().__init__(name, wire, host, framer or LengthFramer(host.limits.message))
         self._kept_alive_at = self._heard_at
         # Time of the first keep-alive that is not acknowledged.
         self._asked_at: float | None = None
@@ -127,10 +127,13 @@ class PendingTcpConnection(PendingConnection):
         )
 
     def no(self, error: BusError) -> bytes:
+        if self.listener.options.framing is not None:
+            return b""  # the protocol cannot reject a client before its handshake
         return closing_frame(code_for(error), text_of(error))
 
-    def let_in(self, admission: Admission) -> TcpTransport | FramedTransport:
-        return TcpTransport(_name(self.listener.url), self.wire, self.listener.options.host)
+    def let_in(self, admission: Admission) -> TcpTransport:
+        name, host, framing = _name(self.listener.url), self.listener.options.host, self.listener.options.framing
+        return TcpTransport(name, self.wire, host) if framing is None else FramedTransport(name, self.wire, host, framing)
 
 
 def _name(url: str) -> str:
@@ -151,8 +154,8 @@ class TcpConnector(NetConnector):
         if name == "unix":
             if options.tls is not None:
                 raise LocalProtocolError("unix:// never leaves the machine and cannot use tls=", protocol="unix")
-            return _transport(name, await dial_unix(self.url, unix_path(self.url), options.host), options)
-        tls = self.tls.context(name, options.tls)
+            return _attached(name, await dial_unix(self.url, unix_path(self.url), options.host), options)
+        tls = self.tls(options.tls)
         try:
             return await self._dial(name, tls, options)
         except ConnectFailed:
@@ -163,18 +166,15 @@ class TcpConnector(NetConnector):
         host, port = self.addresses.current
         url, own = self.addresses.url(self.url), self.addresses.host
         if options.framing is None or tls is None:
-            return _transport(name, await dial_tcp(url, host, port, tls, options.host, own), options)
+            return _attached(name, await dial_tcp(url, host, port, tls, options.host, own), options)
         wire, said = await dial_with_preface(url, host, port, tls, options.host, own, options.framing.plain_preface)
-        return _transport(name, wire, options, said)
+        return _attached(name, wire, options, said)
 
 
-def _transport(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> Transport:
+def _attached(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> TcpTransport:
     """Create a transport whose input starts with the bytes in `said`."""
-    framing = options.framing
-    transport: TcpTransport | FramedTransport
-    transport = (
-        TcpTransport(name, wire, options.host) if framing is None else FramedTransport(name, wire, options.host, framing)
-    )
+    host, framing = options.host, options.framing
+    transport = TcpTransport(name, wire, host) if framing is None else FramedTransport(name, wire, host, framing)
     wire.attach(transport)
     if said:
         transport.data_received(said)
@@ -211,10 +211,10 @@ class ProtocolFramer(Framer):
         return []
 
 
-class FramedTransport(StreamTransport[ProtocolFramer]):
+class FramedTransport(TcpTransport):
     __slots__ = ("_pack",)
 
-    admitted: Final = True
+    admitted: ClassVar[bool] = True
     """The server accepts the client in the protocol's own handshake."""
 
     def __init__(self, name: str, wire: Wire, host: Host, framing: Framing) -> None:
@@ -226,44 +226,20 @@ class FramedTransport(StreamTransport[ProtocolFramer]):
     def send(self, frame: bytes) -> None:
         if len(frame) > self.max_frame:
             self._check_size(len(frame))
-        if self._state is TransportState.OPEN:
+        if self._state is _OPEN:
             self._wire.write(self._pack(frame))
 
     def framed(self, frame: bytes) -> bytes:
         self._check_size(len(frame))
         return self._pack(frame)
 
-    def data_received(self, data: bytes) -> None:
-        self._heard = True
-        framer = self._framer
-        if frames := framer.feed(data):
-            self._deliver(frames)
-        if framer.broken is not None and self._state is TransportState.OPEN:
-            self._fail(framer.broken.code, framer.broken.reason)
-
     def _check_silence(self, now: float) -> None:
         pass
 
 
-class PendingFramedConnection(PendingTcpConnection):
-    __slots__ = ()
-
-    def no(self, error: BusError) -> bytes:
-        """Return nothing, because the protocol cannot reject a client before its handshake."""
-        return b""
-
-    def let_in(self, admission: Admission) -> FramedTransport:
-        options = self.listener.options
-        assert options.framing is not None
-        return FramedTransport(_name(self.listener.url), self.wire, options.host, options.framing)
-
-
-def _pending(options: ListenOptions) -> type[PendingConnection]:
-    if options.framing is None:
-        return PendingTcpConnection
-    if options.tls is not None and options.framing.plain_preface(b"") is not None:
+def _check_preface(options: ListenOptions) -> None:
+    if options.framing is not None and options.tls is not None and options.framing.plain_preface(b"") is not None:
         raise Unsupported(f"{options.protocol} over tls:// starts in plain text: polybus can only connect to such servers")
-    return PendingFramedConnection
 
 
 class Tcp:
@@ -289,10 +265,10 @@ class Tcp:
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         address = bare_address(url)
         check_server_tls(self.name, options.tls)
-        pending = _pending(options)
+        _check_preface(options)
         sockets = list(options.sockets) or await self.bind(url)
         real = address.with_port(sockets[0].getsockname()[1])
-        return StreamListener(real, options, sockets, options.tls, pending)
+        return StreamListener(real, options, sockets, options.tls, PendingTcpConnection)
 
 
 class Tls(Tcp):
@@ -319,4 +295,4 @@ class Unix:
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Listen on the path, replacing a socket file without a server. `aclose` removes the file."""
-        return StreamListener(url, options, list(options.sockets) or await self.bind(url), None, _pending(options))
+        return StreamListener(url, options, list(options.sockets) or await self.bind(url), None, PendingTcpConnection)

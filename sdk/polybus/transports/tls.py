@@ -5,37 +5,17 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-from attrs import define
-
 from ..errors import LocalProtocolError
 
 _SECURE: Final = {"tcp": "tls", "ws": "wss", "http": "https"}
 
 
-@define
-class ClientTls:
-    _default: ssl.SSLContext | None = None
-
-    def context(self, scheme: str, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
-        """Return the TLS context for a connection, or `None` if the scheme does not use TLS.
-
-        Raises:
-            LocalProtocolError: If `given` is set, but the scheme does not use TLS.
-        """
-        check_client_tls(scheme, given)
-        if given is not None or scheme in _SECURE:
-            return given
-        if self._default is None:
-            # This context verifies the server's certificate and name, and requires at least TLS 1.2.
-            self._default = ssl.create_default_context()
-        return self._default
-
-
-def check_client_tls(scheme: str, given: ssl.SSLContext | None) -> None:
-    """Raise `LocalProtocolError` if a TLS context is passed for a scheme without TLS."""
+def check_client_tls(scheme: str, given: ssl.SSLContext | None) -> bool:
+    """Return True if a scheme uses TLS. Raises `LocalProtocolError` if a context is passed for a scheme without TLS."""
     if given is not None and scheme in _SECURE:
         text = f"tls= given for {scheme}://, which is not encrypted: use {_SECURE[scheme]}://"
         raise LocalProtocolError(text, protocol=scheme)
+    return scheme not in _SECURE
 
 
 def check_server_tls(scheme: str, given: ssl.SSLContext | None) -> None:
@@ -75,10 +55,7 @@ def client_fault(error: ssl.SSLError) -> tuple[str, str]:
             "write ws:// instead of wss://, tcp:// instead of tls://, or http:// instead of https://",
         )
     if any(word in reason for word in _WANTED):
-        return (
-            f"the server requires a client certificate ({reason})",
-            "load one into tls=, by load_cert_chain(cert, key)",
-        )
+        return (f"the server requires a client certificate ({reason})", "load one into tls=, by load_cert_chain(cert, key)")
     return f"the TLS handshake failed ({reason})", "compare the TLS versions and ciphers of both sides"
 
 

@@ -10,7 +10,6 @@ import functools
 import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from .._util.listening import is_loopback
 from ..errors import ConnectFailed
@@ -36,9 +35,8 @@ class WebSocketConnector(NetConnector):
     async def connect(self, options: DialOptions) -> Transport:
         from ._ws.client import open_websocket
 
-        tls = self.tls.context(urlsplit(self.url).scheme, options.tls)
         try:
-            return await open_websocket(self.url, tls, options, self.addresses)
+            return await open_websocket(self.url, self.tls(options.tls), options, self.addresses)
         except ConnectFailed:
             self.addresses.failed()
             raise

@@ -23,7 +23,7 @@ from ...errors import ConnectFailed, RemoteProtocolError
 from ...plugins import Host
 from ...secrets import shown_url
 from ..sockets import address_of, bounded, host_port, net_address
-from ..tls import ClientTls
+from ..tls import check_client_tls
 from .asyncio_wire import open_wire as open_asyncio
 from .pump_wire import open_wire as open_pump
 from .wire import Wire
@@ -37,12 +37,9 @@ Address: TypeAlias = tuple[int, Any]
 
 
 async def dial_tcp(url: str, host: str, port: int, tls: ssl.SSLContext | None, bus: Host, name: str = "") -> Wire:
-    """Connect to a TCP address, with a TLS handshake if `tls` is set.
+    """Connect to a TCP address, with a TLS handshake if `tls` is set. Raises `ConnectFailed` if the server cannot be reached.
 
     `url` is used in error messages. `name` is the expected name in the server's certificate, by default the host.
-
-    Raises:
-        ConnectFailed: If the server cannot be reached.
     """
     return await _dialled(url, await _reach(url, host, port, bus), name or host, tls, bus)
 
@@ -53,8 +50,6 @@ async def dial_with_preface(
     """Connect to a TCP server that sends plain text before the TLS handshake, and return the socket's wire and that text.
 
     `preface` is `Framing.plain_preface`. For the other arguments see `dial_tcp`.
-
-    `preface` is `Framing.plain_preface`. For other arguments see `dial_tcp`.
     """
     if preface(b"") is None:
         return await dial_tcp(url, host, port, tls, bus, name), b""
@@ -106,8 +101,6 @@ def _met_itself(sock: socket.socket) -> bool:
 
     If there is no listener, the system may choose the target port as the local port. Such a connection would occupy the port
     that the server needs.
-
-    Such a connection would occupy the port that the server needs.
     """
     try:
         return bool(sock.getsockname() == sock.getpeername())
@@ -136,14 +129,10 @@ async def open_wire(
 ) -> Wire:
     """Create a wire from a connected socket, with a TLS handshake if `tls` is set. The socket is closed on failure.
 
-    `server_name` is the name that a client expects in the server's certificate.
-
-    Raises:
-        OSError: If the connection is lost or the TLS handshake fails.
+    `server_name` is the name that a client expects in the server's certificate. Raises `OSError` if the connection is lost or
+    the handshake fails.
     """
-    if host.backend == "asyncio":
-        return await open_asyncio(sock, address, host, tls, server_name)
-    return await open_pump(sock, address, host, tls, server_name)
+    return await (open_asyncio if host.backend == "asyncio" else open_pump)(sock, address, host, tls, server_name)
 
 
 async def connect_tcp(host: str, port: int) -> socket.socket:
@@ -256,7 +245,7 @@ class ServerAddresses:
 class NetConnector:
     url: str = field(repr=shown_url)
     reconnects: bool = field(default=True, init=False)
-    tls: ClientTls = field(factory=ClientTls, init=False, repr=False)
+    _tls: ssl.SSLContext | None = field(default=None, init=False, repr=False)
     _addresses: ServerAddresses | None = field(default=None, init=False)
 
     @property
@@ -265,6 +254,18 @@ class NetConnector:
             own = net_address(self.url)
             self._addresses = ServerAddresses(own.host, own.port)
         return self._addresses
+
+    def tls(self, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
+        """Return the TLS context for a connection, or `None` if the scheme does not use TLS.
+
+        Raises `LocalProtocolError` if `given` is set, but the scheme does not use TLS.
+        """
+        if not check_client_tls(urlsplit(self.url).scheme, given) or given is not None:
+            return given
+        if self._tls is None:
+            # This context verifies the server's certificate and name, and requires at least TLS 1.2.
+            self._tls = ssl.create_default_context()
+        return self._tls
 
     def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
         self.addresses.learn(addresses, leaving)

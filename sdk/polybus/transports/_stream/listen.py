@@ -63,8 +63,7 @@ class StreamListener:
         options.host.spawn(self._run)
 
     async def aclose(self) -> None:
-        """Stop accepting connections and release the address. Established connections stay open, but unfinished handshakes are
-        aborted.
+        """Stop accepting connections, abort unfinished handshakes, and release the address. Other connections stay open.
 
         Rejected clients have `Limits.close_timeout` to read the reason.
         """
@@ -148,10 +147,7 @@ class StreamListener:
             arrival.begin()
 
     def _make_room(self) -> bool:
-        """Disconnect the oldest silent connection from the address that has the most silent connections.
-
-        Returns `False` if no connection is silent.
-        """
+        """Disconnect the oldest silent connection of the address that has the most. Returns `False` if there is none."""
         if not self.silent:
             return False
         share = Counter(knock.host for knock in self.silent)
@@ -163,10 +159,7 @@ class StreamListener:
 
 
 class PendingConnection(ABC):
-    """Base class for connections between accept and admission, which takes at most `Limits.handshake_timeout`.
-
-    Subclasses implement the framing with `begin`, `no` and `let_in`.
-    """
+    """Base class for connections between accept and admission, which takes at most `Limits.handshake_timeout`."""
 
     __slots__ = ("_cancel_timer", "_knock", "listener", "over", "wire")
 

@@ -34,8 +34,7 @@ F = TypeVar("F", bound=Framer)
 class StreamTransport(ABC, Generic[F]):
     """Base class for transports that run over a `Wire`; handles startup, shutdown and timeouts.
 
-    Subclasses send, receive, and check whether the peer is silent. Frames need no timers, because `tick` checks liveness about
-    once a second. A limit may be exceeded by that second.
+    Instead of a timer per frame, `tick` checks liveness about once a second, so a limit may be exceeded by a second.
     """
 
     __slots__ = (
@@ -93,7 +92,6 @@ class StreamTransport(ABC, Generic[F]):
             self._wire.resume_reading()
 
     def keep_short(self) -> None:
-        """Limit the unsent data in the kernel, where urgent frames cannot overtake other frames."""
         self._wire.keep_short()
 
     def pause_reading(self) -> None:
@@ -123,7 +121,7 @@ class StreamTransport(ABC, Generic[F]):
 
     @property
     def send_framed(self) -> Callable[[bytes, int], None]:
-        """A function that sends the result of `framed`. Connections share it: ``send_framed(data, turn)``."""
+        """Function that sends bytes from `framed`, which connections share: ``send_framed(data, turn)``."""
         return self._wire.write_first
 
     def write_backlog(self) -> int:

@@ -27,9 +27,7 @@ GATHERED: Final = 16 * 1024
 
 
 class WireUser(Protocol):
-    """Callbacks of a wire. The event loop makes the calls, never a wire method, except that `Wire.write` may call
-    `pause_writing`.
-    """
+    """Callbacks of a wire. They run from the event loop; only `pause_writing` may be called from within `Wire.write`."""
 
     def data_received(self, data: bytes) -> None: ...
 
@@ -61,13 +59,12 @@ class Wire(Protocol):
         """Write bytes, joining all output of one event-loop iteration. Ignored after the connection has ended."""
 
     shut: bool
-    """True after the user's last output. `write_first` then has no effect."""
+    """True after the user's last output, when `write_first` has no effect."""
 
     def write_first(self, data: bytes, turn: int) -> None:
-        """Write bytes immediately if they are the first in this event-loop iteration. Later output of the iteration is joined.
+        """Write bytes immediately if they are the first in event-loop iteration number `turn`, and join later output.
 
-        `turn` is the number of the current iteration. If many connections write in one iteration, this is cheaper than a
-        callback for each connection.
+        If many connections write in one iteration, this is cheaper than a callback for each connection.
         """
 
     alone: bool
@@ -117,12 +114,9 @@ LEAST: Final = 2 * 1024
 class Rations:
     """Limits how many bytes each connection may read per event-loop iteration.
 
-    An event-loop iteration reads from every connection that has input. Without limits, an iteration with two hundred fast
-    senders took a second, and another peer's request takes several iterations. Connections that fill their reads therefore
-    share one ration. Other connections are not affected, nor is a single busy connection.
-
-    Args:
-        call_soon: Schedules a function for the next event-loop iteration.
+    An event-loop iteration reads from every connection that has input. With two hundred fast senders, it took a second without
+    this limit, and a request of another peer takes several iterations. Connections that fill their reads share one ration.
+    Other connections and a single busy connection are not affected.
     """
 
     __slots__ = ("_call_soon", "_hungry", "_read", "_share", "size")
@@ -136,10 +130,7 @@ class Rations:
         """Maximum bytes for the next read."""
 
     def filled(self, size: int, *, again: bool = False) -> None:
-        """Count a full read of `size` bytes.
-
-        `again` is True if the connection has already had a full read in this event-loop iteration.
-        """
+        """Record a read that filled the buffer of `size` bytes. `again`: the connection's second in this iteration."""
         if not self._hungry:
             self._call_soon(self._next_turn)
         if not (again and self._hungry):  # with TLS, turns may end between uvloop's reads

@@ -33,8 +33,8 @@ _RESTARTS: Final = 1012
 class AdoptedWire(AsyncioWire):
     """A connection taken over from uvicorn. It stays in the server's set of connections until it is closed.
 
-    The event loop calls it in the context of uvicorn's connection, or of the code that resumed reading. The bus's context,
-    which anyio needs to find its event loop, is used for handling input.
+    The event loop calls it in the context of uvicorn's connection, or of the code that resumed reading. Input is handled in the
+    bus's context, in which anyio finds its event loop.
     """
 
     __slots__ = ("_connections", "_context", "_goodbye", "_waiter")
@@ -99,10 +99,9 @@ class UvicornWebSocket:
 
     @staticmethod
     def under(receive: Receive) -> UvicornWebSocket | None:
-        """Return the protocol object that an ASGI `receive` belongs to, or `None` if it cannot be taken over.
+        """Return the connection of an ASGI `receive`, or `None` if it cannot be taken over.
 
-        It cannot be taken over if a middleware wraps `receive` to see the frames, or if it belongs to another server,
-        implementation, subclass or modified version.
+        That is the case if a middleware wraps `receive`, or for another server, implementation, subclass or version.
         """
         protocol: Any = getattr(receive, "__self__", None)
         kind = type(protocol)

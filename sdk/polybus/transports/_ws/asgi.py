@@ -43,9 +43,8 @@ class Socket(Protocol):
 def socket_of(receive: Receive) -> Socket | None:
     """Return the connection behind an ASGI `receive`, or `None` if a middleware or another server hides it.
 
-    An ASGI application cannot abort a connection. After `websocket.close`, or when the application returns, uvicorn waits until
-    its buffer is written, which takes forever if the peer doesn't read. Its `receive` is a method of the object that owns the
-    socket.
+    An ASGI application cannot abort a connection: after `websocket.close`, uvicorn waits until its buffer is written, which
+    takes forever if the peer doesn't read. Its `receive` is a method of the object that owns the socket.
     """
     socket = getattr(getattr(receive, "__self__", None), "transport", None)
     wanted = ("abort", "get_write_buffer_size", "get_extra_info")
@@ -158,9 +157,7 @@ class AsgiTransport:
         self._buffered = buffered
 
     def _patience(self) -> float:
-        """Return the maximum seconds without progress. If the server hides its socket, progress is visible only after whole
-        frames.
-        """
+        # If the server hides its socket, progress is visible only after whole frames.
         longer = self._taking / _UNSEEN if self._socket is None else 0.0
         return self._host.limits.write_timeout + longer
 

@@ -21,8 +21,7 @@ from .._stream.dial import ServerAddresses, dial_tcp
 from .._stream.wire import Wire
 from ..sockets import bounded, net_address
 from ..websocket import core_logger
-from .framing import WebSocketFramer
-from .transport import WebSocketTransport, largest_message, make_transport
+from .transport import WebSocketTransport, make_transport
 
 _END: Final = b"\r\n\r\n"
 _MAX_HEAD: Final = 64 * 1024
@@ -38,7 +37,6 @@ _RESERVED: Final = ("upgrade", "connection", "content-length", "transfer-encodin
 async def open_websocket(
     url: str, tls: ssl.SSLContext | None, options: DialOptions, addresses: ServerAddresses | None = None
 ) -> WebSocketTransport:
-    """Connect and upgrade, using the current address in `addresses` if given."""
     core, request = _request(url, options)
     address = net_address(url)
     host, port = (address.host, address.port) if addresses is None else addresses.current
@@ -55,9 +53,7 @@ async def open_websocket(
     except BaseException:
         wire.abort()
         raise
-    bus, framing = options.host, options.framing
-    framer = WebSocketFramer(server=False, limit=largest_message(bus, framing), reads=options.reads, writes=options.writes)
-    transport = make_transport(urlsplit(url).scheme, wire, bus, framer, framing)
+    transport = make_transport(urlsplit(url).scheme, wire, options, server=False)
     wire.attach(transport)
     if answer.rest:
         transport.data_received(bytes(answer.rest))

@@ -38,14 +38,10 @@ _LOCAL: Final = ("", "testclient")
 
 
 def from_outside(client: str, headers: Mapping[str, Sequence[str]]) -> str | None:
-    """Return evidence that a client runs on another machine, or `None` if there is none.
+    """Return evidence that a client runs on another machine, or `None` if there is none. Malformed addresses aren't local.
 
-    It doesn't matter who sent a header, because a remote client gains nothing by sending one and a proxy adds its own. A
-    malformed address does not count as local.
-
-    Args:
-        client: The client's host as seen by the server.
-        headers: All header values by lower-case name.
+    It doesn't matter who sent a header: a remote client gains nothing by sending one, and a proxy adds its own. `headers` maps
+    lower-case names to all values.
     """
     if client not in _LOCAL and not is_loopback(client):
         return repr(client[:_SHOWN])
@@ -103,10 +99,7 @@ class HandshakeRejected(Exception):
         super().__init__(status, text)
 
     def close(self, offers: Sequence[str]) -> tuple[int, str] | None:
-        """Return an equivalent close code and reason if the client asked for one.
-
-        Returns `None` for pages of another site or host.
-        """
+        """Return an equivalent close code and reason if the client asked for one and is not a page of another site or host."""
         code = None if self.about or CLOSES not in offers else _CLOSES.get(self.status)
         return None if code is None else (code, cut_reason(self.text).decode())
 

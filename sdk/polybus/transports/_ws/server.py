@@ -16,9 +16,8 @@ from ...plugins import Admission, Handshake
 from .._stream.listen import AdmissionSlot, PendingConnection, StreamListener
 from .._stream.wire import Wire
 from ..websocket import core_logger
-from .framing import WebSocketFramer
 from .policy import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest, tell
-from .transport import WebSocketTransport, largest_message, make_transport
+from .transport import WebSocketTransport, make_transport
 
 _LINE = 8192
 _END = b"\r\n\r\n"
@@ -51,11 +50,8 @@ class PendingWebSocket(PendingConnection):
             return
         # Neither a TLS hello nor frames of tcp:// end like a request.
         if not (self._head[:1].isalpha() or self._head[:1] in b"\r\n"):
-            what = (
-                "a TLS hello: connect by ws://, or serve wss://"
-                if self._head[:1] == _TLS_HELLO
-                else "no HTTP: does it speak tcp://?"
-            )
+            hello = self._head[:1] == _TLS_HELLO
+            what = "a TLS hello: connect by ws://, or serve wss://" if hello else "no HTTP: does it speak tcp://?"
             self.listener.tell(self.wire.address, f"the client sent {what}")
             self.turn_away(_response(HandshakeRejected(400, f"ws:// is served here, but the client sent {what}")))
             return
@@ -116,11 +112,8 @@ class PendingWebSocket(PendingConnection):
         return upgraded + Frame(Opcode.CLOSE, Close(*close).serialize()).serialize(mask=False)
 
     def let_in(self, admission: Admission) -> WebSocketTransport:
-        options = self.listener.options
         self.wire.write(self._welcome)
-        host, framing = options.host, options.framing
-        framer = WebSocketFramer(server=True, limit=largest_message(host, framing), reads=options.reads, writes=options.writes)
-        transport = make_transport("wss" if self._policy.tls else "ws", self.wire, host, framer, framing)
+        transport = make_transport("wss" if self._policy.tls else "ws", self.wire, self.listener.options, server=True)
         if self._head:
             transport.data_received(bytes(self._head))
         return transport

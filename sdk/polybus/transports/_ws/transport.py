@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...plugins import Closed, Framing, FramingFeatures, Host
+from ...plugins import Closed, DialOptions, Framing, FramingFeatures, Host, ListenOptions
 from ...plugins.connections import TransportState
 from .._stream.transport import StreamTransport, how_it_broke
 from .._stream.wire import GATHERED, Wire
@@ -135,11 +135,10 @@ class FramedWebSocketTransport(WebSocketTransport):
             self._fail(broken.code, broken.reason)
 
 
-def make_transport(name: str, wire: Wire, host: Host, framer: WebSocketFramer, framing: Framing | None) -> WebSocketTransport:
+def make_transport(name: str, wire: Wire, options: DialOptions | ListenOptions, *, server: bool) -> WebSocketTransport:
+    host, framing = options.host, options.framing
+    limit = host.limits.message if framing is None else host.limits.payload
+    framer = WebSocketFramer(server=server, limit=limit, reads=options.reads, writes=options.writes)
     if framing is None:
         return WebSocketTransport(name, wire, host, framer)
     return FramedWebSocketTransport(name, wire, host, framer, framing)
-
-
-def largest_message(host: Host, framing: Framing | None) -> int:
-    return host.limits.message if framing is None else host.limits.payload

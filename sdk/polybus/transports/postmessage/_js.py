@@ -94,7 +94,7 @@ class JSPort:
         if not proxies:
             return
         # Even if closing fails; and not immediately, because a proxy may be the caller.
-        asyncio.get_running_loop().call_soon(_destroy, proxies)
+        asyncio.get_running_loop().call_soon(lambda: [proxy.destroy() for proxy in proxies])
         self._port.onmessage = self._port.onmessageerror = None
         # `close` of a worker's global scope would end the worker.
         if not hasattr(self._port, "importScripts"):
@@ -111,11 +111,6 @@ def named(value: Any) -> str:
         return "a window: `serveFrame` and `connectToHost` of polybus-frames.js give its port"
     name = getattr(getattr(value, "constructor", None), "name", None)
     return f"{name} of JavaScript" if isinstance(name, str) and name else type(value).__name__
-
-
-def _destroy(proxies: list[Any]) -> None:
-    for proxy in proxies:
-        proxy.destroy()
 
 
 def _info_of(managed: Any) -> PortInfo:

@@ -74,8 +74,7 @@ class _Function:
 class _Iterator:
     """Reads ports from an async iterator.
 
-    A timeout must not cancel an async generator, because cancellation would finish the generator. Its next port is therefore
-    awaited in a task.
+    The next port of an async generator is awaited in a task, because cancellation by a timeout would finish the generator.
     """
 
     one_at_a_time = False
@@ -128,7 +127,6 @@ _Source: TypeAlias = Single | _Function | _Iterator
 
 
 def source_of(source: Any) -> _Source:
-    """Return the source of ports for a value. Raises `TypeError` if the value cannot be used as a source."""
     if (port := _port_of(source)) is not None:
         return Single(port)
     if hasattr(source, "__anext__"):
@@ -139,10 +137,7 @@ def source_of(source: Any) -> _Source:
 
 
 def _port_of(value: Any) -> MessagePort | None:
-    """Return a value as a port, which may be a JavaScript port, or `None` if it is not a port.
-
-    Raises `TypeError` if the value has async methods.
-    """
+    """Return a value as a port, or `None` if it is neither a port nor a JavaScript port. Async methods are a `TypeError`."""
     if _is_of_javascript(value):
         js = import_module("._js", __package__)
         return js.JSPort(value) if js.can_post(value) else None
@@ -361,7 +356,6 @@ class PortTransport:
         return connection
 
     async def _greeting(self, connection: PortConnection, options: DialOptions, heard: anyio.Event, said: list[Hello]) -> None:
-        """Exchange greetings. Raises `ConnectFailed` if there is no answer or the other end uses another protocol."""
         connection.greet(options.subprotocol, options.headers)
         seconds = options.host.limits.handshake_timeout
         with anyio.move_on_after(seconds) as scope:

@@ -134,13 +134,8 @@ _CONTAINERS: Final[Mapping[type, type]] = {list: list, tuple: list, dict: dict, 
 def clone(data: Any, transferred: Mapping[int, Any] | None = None, *, big_ints: bool = True) -> Any:
     """Copy a posted object. If part of it is `Unreadable`, the whole copy is `Unreadable`.
 
-    Args:
-        data: The object.
-        transferred: Maps the `id` of each object in the transfer list to its replacement.
-        big_ints: Allow integers of more than 53 bits (BigInt in a browser). A browser rounds them when it reads JSON.
-
-    Raises:
-        DataCloneError: If a part cannot be cloned.
+    `transferred` maps the `id` of each object in the transfer list to its replacement. With `big_ints`, integers may have more
+    than 53 bits (BigInt in a browser). Raises `DataCloneError` if a part cannot be cloned.
     """
     if type(data) is str or type(data) is bytes:
         return data
@@ -394,10 +389,9 @@ class InMemoryPort:
 def transferring(
     data: Any, transfer: Iterable[InMemoryPort | ArrayBuffer], *, big_ints: bool = True
 ) -> tuple[Any, tuple[InMemoryPort, ...]]:
-    """Return a copy of a posted object and the transferred ports. If any object cannot be sent, nothing is transferred.
+    """Return a copy of a posted object and the transferred ports.
 
-    Raises:
-        DataCloneError: If the object cannot be cloned, or an object in the transfer list cannot be transferred.
+    Raises `DataCloneError` if an object cannot be cloned or transferred, in which case nothing is transferred.
     """
     given: list[Any] = list(transfer)
     for place, item in enumerate(given):

@@ -102,8 +102,8 @@ class _State(enum.Enum):
 class PortConnection:
     """A transport over a message port.
 
-    The other end's first message, a greeting or a frame, shows whether it uses polybus. If it does, the transport exchanges
-    acknowledgements, pings and a goodbye with it. Otherwise it exchanges only frames.
+    The other end's first message, a greeting or a frame, shows whether it uses polybus. Only then are there acknowledgements,
+    pings and a goodbye.
     """
 
     __slots__ = (
@@ -132,9 +132,7 @@ class PortConnection:
         self._reads = reads
         self._text = writes == "text"
         self._first: Callable[[Hello | None], None] | None = first
-        """A callback that is called once: with the other end's greeting, or with `None` for a frame or the end of the
-        connection.
-        """
+        """Called once: with the other end's greeting, or with `None` for a frame or the end of the connection."""
         self._over = over
         self._state = _State.GREETING
         self.ours: bool = port.info.epoch is not None

@@ -52,15 +52,11 @@ class Copies:
     def __init__(self) -> None:
         self._latest: dict[int, _Latest] = {}
 
-    @property
-    def threads(self) -> int:
-        return len(self._latest)
-
     def is_first(self, expression: str, sample: Sample) -> bool:
-        """Return True for the first copy of a sample. Call this method in Zenoh's thread.
+        """Return True for the first copy of a sample. Runs in Zenoh's thread.
 
-        Copies have the same key and attachment but another filter in `expression`. Since each filter delivers a sample only
-        once, a repeated sample is not mistaken for a copy.
+        Copies have the same key and attachment, but arrive by another filter. Each filter delivers a sample once, so a repeated
+        sample is not mistaken for a copy.
         """
         thread = get_ident()
         latest = self._latest.get(thread)
@@ -141,10 +137,7 @@ class Inbox:
         self._wake()
 
     def take(self) -> tuple[list[Sample], bool]:
-        """Return the next batch, most urgent samples first.
-
-        The second value is True if more samples are waiting. Call `take` again in this case, because `wake` is not called.
-        """
+        """Return the next batch, most urgent samples first, and True if the caller must call `take` again for more."""
         batch: list[Sample] = []
         size = 0
         with self._lock:
@@ -183,10 +176,7 @@ class Lane:
     """Queue of the outgoing samples of one priority.
 
     While a full lane makes progress, the bus is asked to pause. A stalled lane drops and counts the excess samples so that
-    other lanes can continue.
-
-    `put` writes a sample. It may block, but never raises an error. `eased` is called from the lane's thread when it is no
-    longer `full`.
+    other lanes can continue. `put` may block, but never raises. The lane's thread calls `eased` when it is no longer `full`.
     """
 
     __slots__ = (
@@ -324,22 +314,15 @@ _PATIENCE: Final = 2.0
 class ZenohNode:
     """A Zenoh session.
 
-    Args:
-        sender: A function that returns the sender in a key.
-        largest: Maximum total bytes of a payload and its attachment.
-        news: Called in the event loop when samples are waiting in `inbox`.
-        eased: Called in the event loop when `lanes` accepts samples again.
-        alone: Called in the event loop when the last other node has disconnected.
+    `sender` returns the sender in a key. Payloads with attachments of more than `largest` bytes are not read. In the event
+    loop, `news` is called when samples are waiting in `inbox`, `eased` when `lanes` accepts samples again, and `alone` when the
+    last other node has disconnected.
     """
 
     def __init__(
-        self,
-        sender: Callable[[str], str],
-        largest: int,
-        news: Callable[[], None],
-        eased: Callable[[], None],
+        self, sender: Callable[[str], str], largest: int, news: Callable[[], None], eased: Callable[[], None],
         alone: Callable[[], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._loop = running_loop()
         self._sender, self._largest, self._alone = sender, largest, alone
         self.inbox: Final = Inbox(lambda: self._tell(news))
@@ -399,7 +382,7 @@ class ZenohNode:
     def declare(self, expressions: Sequence[str], done: Callable[[Exception | None], None]) -> None:
         """Subscribe to exactly these expressions.
 
-        `done` is called in the event loop with an exception, or with `None` once the neighbouring nodes know the expressions.
+        The event loop calls `done` with an exception, or with `None` once the neighbouring nodes know the expressions.
         """
 
         def declare() -> None:

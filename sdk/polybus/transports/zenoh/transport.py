@@ -72,13 +72,8 @@ class ZenohAddress:
         near = all(is_loopback(_host_of(locator)) for locator in locators)
         return is_loopback(self.host) and near and not self.scouting and self.config is None
 
-    def with_port(self, port: int) -> ZenohAddress:
-        return evolve(self, port=port)
-
     def settings(self, *, serves: bool, patience: float) -> Mapping[str, Any]:
-        """Return the session's configuration as a mapping from Zenoh's configuration paths. `patience` is the connect timeout
-        in seconds.
-        """
+        """Return the session's configuration by Zenoh's configuration paths. `patience` is the connect timeout in seconds."""
         own = (self.shown,) if self.host else ()
         listen, connect = ((*own, *self.listen), self.connect) if serves else (self.listen, (*own, *self.connect))
         settings: dict[str, Any] = {
@@ -162,9 +157,7 @@ def _locators(url: str, name: str, options: Mapping[str, str]) -> tuple[str, ...
 
 
 def _is_locator(text: str) -> bool:
-    """Return True if a locator consists of a link, host and port. Zenoh never reaches a locator without a port, and reports no
-    error.
-    """
+    """Return True for a link, host and port. Zenoh doesn't report an error for a locator without a port."""
     link, _, rest = text.partition("/")
     try:
         parts = urlsplit(f"//{rest}")
@@ -230,12 +223,7 @@ class ZenohTransport:
         self._lost = 0
 
     async def open(self, *, serves: bool) -> None:
-        """Open the session, with the filters of a new protocol session.
-
-        Raises:
-            Exception: A `zenoh.ZError` if the session cannot be opened. The transport has then ended, as it has after
-                cancellation.
-        """
+        """Open the session with the filters of a new protocol session. Raises `zenoh.ZError`, after which it has ended."""
         limits, first = self._host.limits, [*self.filters]
         self._fabric.session("server" if serves else "client", limits, None, first.extend).start(0.0)
         settings = self._address.settings(serves=serves, patience=limits.connect_timeout)
@@ -398,9 +386,6 @@ _ADVICE: Final = "Is a router of Zenoh, or a bus that serves, running there? con
 
 
 def _fabric_of(options: DialOptions | ListenOptions) -> Fabric:
-    """Return the protocol's `Fabric`. Raises `Unsupported` if the protocol does not support Zenoh, and `LocalProtocolError` if
-    `tls` is given.
-    """
     if options.tls is not None:
         text = "Zenoh does TLS itself: instead of tls= write ?link=tls&ca=FILE, and to serve also &cert=FILE&key=FILE"
         raise LocalProtocolError(text, protocol="zenoh")
@@ -461,7 +446,7 @@ class ZenohListening:
     async def _opened(self, filters: Sequence[str] = ()) -> ZenohTransport:
         tries = 1 if self._address.port or not self._address.host else _PORTS_TRIED
         while True:
-            address = self._address if self._address.port else self._address.with_port(_free_port(self._address.host))
+            address = self._address if self._address.port else evolve(self._address, port=_free_port(self._address.host))
             transport = ZenohTransport(address, self._fabric, self._options.host, dialled=False, filters=filters)
             try:
                 await transport.open(serves=True)
@@ -545,7 +530,6 @@ class Zenoh:
         return ZenohConnector(url, zenoh_address(url))
 
     def is_private(self, url: str) -> bool:
-        """Return True if the address and every network that it joins are reachable only from this machine."""
         return zenoh_address(url).is_private
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
