@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus import BadReply, BadRequest, Bus, Channel, Code, Kind, LocalProtocolError, Message, Unsupported
+from polybus import Bus, LocalProtocolError, Unsupported
 from polybus._util.pattern_index import SubjectIndex
-from polybus.plugins.extensions import core_of
 from polybus.subjects import check_pattern, check_subject, matches
 from polybus.testing import pair
 from tests.refusal import refused
@@ -71,27 +69,6 @@ def test_a_name_with_an_empty_token_is_matched_by_itself_alone(subject: str, pat
     assert not index.match(subject)
 
 
-async def test_foreign_peers_may_use_names_with_empty_tokens_among_each_other() -> None:
-    bus, heard = Bus(), []
-    bus.relay("ordinary.>")
-    bus._pubsub.relay.patterns.add("a..b", "a..b")  # what a peer of ours that knows no rule would relay
-
-    @bus.on(">", inline=True)
-    def on_any(message: Message) -> None:
-        heard.append(message.subject)
-
-    async with pair(bus) as one, pair(bus) as two:
-        link = core_of(two.peers[0]).link
-        link.write(Message(Kind.SUBSCRIBE, "a..b"), core_of(two.peers[0]))
-        await eventually(lambda: any(core_of(peer).patterns for peer in bus.peers))
-        core_of(one.peers[0]).link.write(Message(Kind.PUBLISH, "a..b", None, b"1"), core_of(one.peers[0]))
-        core_of(one.peers[0]).link.write(Message(Kind.PUBLISH, "end", None, b"1"), core_of(one.peers[0]))
-        await eventually(lambda: heard)
-        assert heard == ["end"]  # no pattern matches such a name
-        assert bus.stats().malformed == 0
-        await eventually(lambda: two.stats().received >= 1)
-
-
 async def test_handlers_of_numbers_do_not_hinder_a_link_that_has_names(caplog: pytest.LogCaptureFixture) -> None:
     server, client, heard = Bus(), Bus(), list[Any]()
 
@@ -111,34 +88,6 @@ async def test_handlers_of_numbers_do_not_hinder_a_link_that_has_names(caplog: p
         with pytest.raises(Unsupported):
             await client.publish(7, "to nobody who could take it")
     assert heard == ["to nobody who could take it"]
-
-
-async def test_an_item_that_does_not_fit_is_the_mistake_of_who_sent_it() -> None:
-    bus = Bus()
-
-    @bus.handle("double")
-    async def double(ch: Channel[int, int]) -> None:
-        async for number in ch:
-            await ch.send(2 * number)
-
-    @bus.handle("wrong")
-    async def wrong(ch: Channel[Any, Any]) -> None:
-        await ch.send("not a number")
-        await anyio.sleep_forever()
-
-    async with pair(bus) as client:
-        for asker in (client, bus):
-            async with asker.channel("double", receives=int) as channel:
-                await channel.send(2)
-                assert await anext(channel) == 4
-                await channel.send("two")
-                with pytest.raises(BadRequest, match="int") as caught:
-                    await anext(channel)
-                assert caught.value.code is Code.INVALID_ARGUMENT
-            async with asker.channel("wrong", receives=int) as channel:
-                with pytest.raises(BadReply, match="int"):
-                    await anext(channel)
-        assert bus.stats().failed == 0
 
 
 @pytest.mark.parametrize(

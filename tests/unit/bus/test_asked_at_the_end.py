@@ -50,24 +50,3 @@ async def live(bus: Bus, url: str, ask: object, connected: set[Bus]) -> None:
         connected.add(bus)
         for _ in range(4):
             group.start_soon(ask, bus)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("who", ["client", "server"])
-async def test_what_a_bus_has_asked_when_it_drains_may_have_run(who: str) -> None:
-    asked, asker, begun = Bus(), Bus(), anyio.Event()
-
-    @asked.handle("work")
-    async def work() -> None:
-        begun.set()
-        await anyio.sleep_forever()
-
-    server, client = (asked, asker) if who == "client" else (asker, asked)
-    with anyio.fail_after(BOUND):
-        async with asked, asker, server.serve("ubre+memory://leaving") as listener, connect(listener.url, bus=client):
-            to = asker if who == "client" else asker.peers[0]
-            reply = to.request("work", timeout=1000)
-            await begun.wait()
-            await asker.drain(timeout=1)
-            with pytest.raises(Disconnected) as caught:
-                await reply
-    assert caught.value.sent

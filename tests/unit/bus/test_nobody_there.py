@@ -31,12 +31,6 @@ def test_the_port_is_told_where_the_url_leaves_it_out(url: str, where: str) -> N
 
 
 @pytest.mark.parametrize("wait", [0, 0.05])
-async def test_a_bus_whose_engine_is_not_there_says_so(wait: float) -> None:
-    bus = Bus(cluster=Cluster(f"nats+tcp://127.0.0.1:{free_port()}/shop", wait=wait))
-    await refused(bus, ConnectFailed, match=r"is the NATS server of the cluster running\? Cluster\(\.\.\., wait=30\)")
-
-
-@pytest.mark.parametrize("wait", [0, 0.05])
 async def test_a_server_that_says_nothing_is_waited_for_by_whoever_may_wait(wait: float) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # connections wait in its backlog
         address = f"nats+tcp://127.0.0.1:{silent.getsockname()[1]}"

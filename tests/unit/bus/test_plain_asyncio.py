@@ -33,16 +33,6 @@ def doubling(lifespan: Callable[[Bus], AbstractAsyncContextManager[None]] | None
     return bus
 
 
-def test_a_request_is_answered_under_plain_asyncio() -> None:
-    bus = doubling()
-
-    async def main() -> int:
-        async with asyncio.timeout(10), bus.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as client:
-            return await client.request("double", 21, returns=int)
-
-    assert asyncio.run(main()) == 42
-
-
 @pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep"])
 def test_a_task_of_a_peer_starts_in_the_callback_of_a_socket_under_plain_asyncio(protocol: str) -> None:
     async def allows(peer: Peer, verb: str, subject: str | int) -> bool:

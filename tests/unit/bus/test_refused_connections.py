@@ -51,17 +51,6 @@ async def test_a_refusal_is_raised_by_connect(transport: str, urls: dict[str, An
             await refused(connect(listener.url, tls=trust, wait=wait), Unauthorized)
 
 
-@pytest.mark.parametrize("transport", ["tcp", "unix", "tls"])
-async def test_a_full_server_is_connect_failed(transport: str, urls: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    url, tls, trust = urls[transport]
-    bus = Bus(limits=Limits(peers=1))
-    async with bus.serve(url, tls=tls) as listener, connect(listener.url, tls=trust):
-        monkeypatch.setattr(dialer, "_GRACE", 4.0)
-        monkeypatch.setattr(dialer, "_LONGEST_GRACE", 4.0)
-        why = "cannot connect" if transport == "tls" else r"Limits\.peers"  # nobody is told within TLS before it is made
-        await refused(connect(listener.url, tls=trust), ConnectFailed, match=why)
-
-
 async def test_a_subscriber_that_is_refused_late_is_told_by_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialer, "_GRACE", 0.0)
     monkeypatch.setattr(dialer, "_LONGEST_GRACE", 0.0)
@@ -94,24 +83,6 @@ async def test_pauses_grow_while_a_server_tells_a_client_to_come_later(transport
             await bus.peers[0].aclose("a moment")
             attempts = [(await next_event(events, LinkRetrying)).attempt for _ in range(5)]
     assert attempts == [1, 2, 3, 4, 5]
-
-
-async def test_a_bare_server_need_not_say_anything() -> None:
-    received: list[bytes] = []
-
-    async def serve(stream: anyio.abc.SocketStream) -> None:
-        async with stream:
-            received.extend([data async for data in stream])
-
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    port = listener.extra(anyio.abc.SocketAttribute.local_port)
-    async with listener, anyio.create_task_group() as group:
-        group.start_soon(listener.serve, serve)
-        async with connect(f"ubre+tcp://127.0.0.1:{port}") as bus:
-            assert bus.stats().sent == 0
-            assert received == []
-            assert len(bus.peers) == 1
-        group.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("verb", ["publish", "subscribe", "deliver", "request", "stream"])

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from polybus import BadReply, BadRequest, Bus, Context, DeadlineExceeded, Identity, NoHandler, NotFound, Peer, method
-from polybus.contracts.client import ItemStream, client_of
+from polybus.contracts.client import ItemStream
 from polybus.contracts.contract import ContractPlan
 from polybus.plugins.extensions import core_of
 from polybus.testing import pair
@@ -171,30 +171,6 @@ async def test_a_method_has_the_name_and_the_time_that_its_contract_says() -> No
             await slow.get(7)
         with pytest.raises(DeadlineExceeded):
             await anext(slow.all())
-
-
-async def test_the_verb_is_given_the_time_of_its_method() -> None:
-    class Asker:
-        def __init__(self) -> None:
-            self.times: list[float | None] = []
-
-        async def request(self, subject: str | int, body: Any = None, *, timeout: float = 0, returns: Any = Any) -> int:
-            self.times.append(timeout)
-            return 1
-
-        async def notify(self, subject: str | int, body: Any = None) -> None: ...
-
-        def stream(self, subject: str | int, body: Any = None, *, returns: Any = Any, timeout: float | None = 0) -> Any:
-            self.times.append(timeout)
-
-    asker = Asker()
-    slow: Slow = client_of(asker, Slow, "user")
-    users: Users = client_of(asker, Users, "user")
-    await slow.get(7)
-    slow.all()
-    await users.count()
-    users.watch(1)
-    assert asker.times == [0.01, 0.01, 30.0, None]
 
 
 class Rows(Protocol[T_co]):

@@ -115,10 +115,3 @@ async def test_a_member_that_is_no_option_reaches_the_server_in_the_handshake(ad
         async with connect(f"{plain}?tenant=8", protocol=Ubre(dialect="spec")):
             pass
     assert [dict(handshake.query) for handshake in seen] == [{"tenant": "7", "empty": ""}, {"tenant": "8"}]
-
-
-async def test_the_url_of_a_listener_keeps_its_options_and_takes_members_of_clients() -> None:
-    async with Bus().serve("ubre+memory://both?dialect=spec") as listener:
-        assert listener.url == "ubre+memory://both?dialect=spec"
-        async with connect(f"{listener.url}&room=a%26b"):
-            pass

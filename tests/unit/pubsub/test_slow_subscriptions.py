@@ -319,18 +319,6 @@ async def test_a_subscription_that_is_left_before_its_losses_are_told_tells_them
     assert "20 were dropped" in record.getMessage()
 
 
-async def test_the_log_names_the_bound_in_bytes_of_a_queue_of_few_messages(caplog: pytest.LogCaptureFixture) -> None:
-    server = with_barrier(Bus(limits=Limits(queue_bytes=2_000)))
-    async with pair(server) as client, server.subscribe("x", queue=100_000):
-        clock = Hours(server)
-        for _ in range(10):
-            await client.publish("x", "y" * 1_000)
-        await client.request("barrier")
-        clock.pass_by(1.1)
-    (line,) = [record.getMessage() for record in caplog.records if "too slowly" in record.getMessage()]
-    assert "queue=100000" in line and "Limits.queue_bytes=2000" in line
-
-
 async def test_unread_is_what_waits_in_all_queues_also_what_is_held_back() -> None:
     server = with_barrier(Bus())
     gated = Gated(server)

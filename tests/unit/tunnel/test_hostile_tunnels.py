@@ -1,6 +1,5 @@
 """Tunnels whose other side says what it should not, is slow, or leaves at a bad moment: the outer connection goes on."""
 
-import base64
 import ssl
 from typing import Any
 
@@ -172,14 +171,6 @@ async def test_an_item_that_is_no_frame_ends_its_tunnel_and_nothing_else(item: A
         assert (event.code, event.reason) == (1003, "an item in the tunnel is not a frame")
         assert await out.request("echo", 1) == 1
         assert await within.request("echo", 2) == 2
-
-
-async def test_a_frame_may_come_as_text_in_base64() -> None:
-    async with tunnelled(answering()) as (front, out, _):
-        near, far = the_channel(out), the_channel(front)
-        heard = Heard(near)
-        core_of(front.peers[0]).streams.channel_send(far, Kind.ITEM, base64.b64encode(b"\x00\x01\xff").decode(), None, {})
-        await eventually(lambda: heard.frames == [b"\x00\x01\xff"])
 
 
 @pytest.mark.parametrize("unread", [0, WINDOW + 1], ids=["both ended", "ours waits"])
