@@ -65,13 +65,6 @@ async def test_a_client_chooses_its_server_by_a_header_or_a_member_of_the_query(
                 assert await client.request("who") == "&server=A"
 
 
-async def test_the_same_handlers_serve_direct_and_brokered_clients() -> None:
-    async with running("") as (broker, (bus,)), bus.serve(TCP) as listener:
-        async with client_of(broker) as brokered, connect(listener.url) as direct:
-            assert await brokered.request("who") == await direct.request("who") == ""
-            assert len(bus.peers) == 2
-
-
 async def test_a_server_with_an_id_knows_who_its_clients_are() -> None:
     seen: list[Handshake] = []
 

@@ -305,13 +305,6 @@ def test_a_client_that_writes_a_number_in_front_is_answered_with_bad_request() -
     assert exchange.registry.stats().frames_dropped_total == {"bad_kind": 1}
 
 
-def test_a_client_that_finds_no_server_is_closed_at_once() -> None:
-    exchange, wire = made_exchange(lambda: 0.0), Wire()
-    assert exchange.registry.client_joined(wire, wire.send) is None
-    assert wire.closed is not None and (wire.closed[0], "no server" in wire.closed[1]) == (1013, True)
-    assert exchange.registry.stats().clients_rejected_total == 1
-
-
 def test_a_server_that_introduces_itself_again_and_again_is_closed() -> None:
     exchange = made_exchange(lambda: 0.0)
     wire, server = joined(exchange)
@@ -344,16 +337,6 @@ def test_of_a_client_that_has_gone_only_its_number_is_kept_and_of_these_not_too_
         exchange.registry.client_left(client, "")
         assert not isinstance(client.end, Wire)
     assert exchange.registry.stats().client_numbers_reserved == len(exchange.registry.clients) == 3
-
-
-def test_when_a_server_goes_only_its_clients_go() -> None:
-    exchange = made_exchange(lambda: 0.0)
-    _, first = joined(exchange)
-    joined(exchange)
-    wires = [entered(exchange) for _ in range(4)]
-    exchange.registry.server_left(first, "")
-    assert [wire.closed is not None for wire, _ in wires] == [True, False, True, False]
-    assert wires[0][0].closed == (1001, "the server has gone")
 
 
 def test_a_server_that_was_told_to_close_has_no_clients_and_gets_none() -> None:

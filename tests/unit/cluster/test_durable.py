@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import pydantic
 import pytest
 
 from polybus import Bus, Cluster, Context, DeadlineExceeded, LocalProtocolError, Message, QueueFull, Retry, Store, connect
@@ -158,38 +157,6 @@ async def test_a_listener_that_takes_nothing_keeps_nothing_from_the_store(engine
         with pytest.raises(QueueFull):
             await bus.publish("work.x", 2, timeout=0.3)
         assert (await state(bus, f"{name}-work"))["messages"] == 2
-
-
-async def test_headers_for_the_engine_are_the_buss_own(engine: Any, name: str) -> None:
-    async with node(engine, WORK, name=name) as shop, node(engine, name=name) as listener:
-        with pytest.raises(LocalProtocolError, match="'Nats-Msg-Id' is an instruction for the engine.*use id= for an id"):
-            await shop.publish("work.x", 1, headers={"Nats-Msg-Id": "order-1"})
-        sham = {"nats-msg-id": "order-1", "kind": "sham"}  # as of a client that is relayed
-        await listener.publish("work.x", 1, headers=sham)
-        await shop.publish("work.x", 2, id="order-1")
-        await eventually(lambda: _stored(shop, f"{name}-work", 2))
-
-
-async def _stored(bus: Bus, stream: str, count: int) -> bool:
-    return bool((await state(bus, stream))["messages"] == count)
-
-
-@pytest.mark.parametrize("said", [{"ok": True}, {}, None, [1], "stored", {"stream": 5, "seq": 1}, {"stream": "s", "seq": "1"}])
-async def test_who_answers_a_publication_is_not_the_store(engine: Any, name: str, said: Any) -> None:
-    shop, native = node(engine, WORK, name=name), Bus()
-    asked = anyio.Event()
-
-    @native.handle(f"{name}.p.work.x")
-    def answer(body: Any) -> Any:
-        asked.set()
-        return said
-
-    async with shop, connect(engine.url, bus=native):
-        await native.request(f"{name}.p.work.x", 0)
-        await jetstream(shop).ask(f"STREAM.DELETE.{name}-work")
-        with pytest.raises(DeadlineExceeded):
-            await shop.publish("work.x", 1, timeout=0.3)
-        assert asked.is_set()
 
 
 # -- durable handlers ------------------------------------------------------------------------------------------------------
@@ -523,30 +490,3 @@ def durable_node(engine: Any, name: str, *, pattern: str = "work.>", **options: 
     bus = node(engine, name=name)
     bus.on(pattern, durable="billing", **options)(lambda number: None)
     return bus
-
-
-class User(pydantic.BaseModel):
-    user_name: str = pydantic.Field(alias="userName")
-
-
-async def test_a_model_is_stored_by_its_aliases_and_a_durable_handler_checks_what_its_type_says(engine: Any, name: str) -> None:
-    bus, handled = node(engine, WORK, name=name), list[Any]()
-
-    @bus.on("work.user", durable="users")
-    async def user(body: User) -> None:
-        handled.append(body)
-
-    @bus.on("work.sum", durable="sums")
-    async def add(body: pydantic.PositiveInt) -> None:
-        handled.append(body)
-
-    async with bus:
-        events = bus.events()
-        await bus.publish("work.sum", -1)
-        with anyio.fail_after(BOUND):
-            dead = await next_event(events, DeadLettered)
-        await bus.publish("work.user", User(userName="Ann"))
-        await bus.publish("work.sum", 1)
-        await eventually(lambda: len(handled) == 2)
-    assert sorted(handled, key=str) == [1, User(userName="Ann")]
-    assert "greater than 0" in dead.reason

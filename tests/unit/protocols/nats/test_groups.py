@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Backoff, Bus, NoHandler, Route, bridge, connect
+from polybus import Backoff, Bus, NoHandler, connect
 from polybus.testing import cluster, pair
 from polybus.testing.nats_engine import NatsEngine
 from tests.contract.nats_groups import GROUPS, Member, each_is_for_one_member_of_a_group
@@ -73,15 +73,6 @@ async def test_what_a_client_publishes_and_a_relay_passes_on_is_for_one_member_o
             assert sum(shares, Counter()) == Counter(map(str, range(40)))
             assert all(shares)
         assert all(member.heard["alone"] == Counter(map(str, range(40))) for member in members)
-
-
-async def test_what_crosses_a_bridge_is_for_one_member_of_a_group_on_the_other_side() -> None:
-    far, near = Member(Bus(), "far"), Bus()
-    async with NatsEngine() as engine, connect(engine.url, bus=far.bus), near.serve("ubre+memory://groups-bridge"):
-        async with bridge(near, far.bus, routes=[Route("orders.>", "orders.{rest}"), Route("fence", "fence")]):
-            await publish(near)
-            await eventually(lambda: far.fences.total() == 1)
-            assert all(heard == TWENTY for heard in far.heard.values())
 
 
 async def test_a_group_hears_what_its_own_bus_publishes_while_the_link_is_down() -> None:

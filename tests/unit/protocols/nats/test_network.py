@@ -1,7 +1,5 @@
 """Buses at a network of the tests' engine: handlers and subscriptions as the network has them, and losses."""
 
-from typing import Any
-
 import anyio
 import pytest
 
@@ -25,32 +23,6 @@ def answering(name: str, subject: str = "name") -> Bus:
     return bus
 
 
-async def test_handlers_of_a_subject_share_its_requests() -> None:
-    one, two = answering("one"), answering("two")
-    async with NatsEngine() as engine, connect(engine.url, bus=one), connect(engine.url, bus=two), connect(engine.url) as asker:
-        answers = [await asker.request("name") for _ in range(60)]
-        assert set(answers) == {"one", "two"}
-
-
-async def test_handlers_in_groups_of_their_own_both_hear_a_notification_and_one_is_heard() -> None:
-    heard: list[str] = []
-
-    def listening(name: str) -> Bus:
-        bus = Bus()
-
-        @bus.handle("tell")
-        async def tell() -> None:
-            heard.append(name)
-
-        return bus
-
-    async with NatsEngine() as engine, connect(engine.url) as asker:
-        one, two = (connect(f"{engine.url}?queue={queue}", bus=listening(queue)) for queue in "ab")
-        async with one, two:
-            await asker.notify("tell")
-            await eventually(lambda: sorted(heard) == ["a", "b"])
-
-
 async def test_a_handler_that_comes_later_is_announced_and_one_that_leaves_is_gone() -> None:
     async with NatsEngine() as engine, connect(engine.url) as asker:
         bus = Bus()
@@ -67,24 +39,6 @@ async def test_a_handler_that_comes_later_is_announced_and_one_that_leaves_is_go
         await eventually(lambda: len(engine.clients) == 1)
         with pytest.raises(NoHandler):
             await asker.request("late", timeout=1000)
-
-
-async def test_a_handler_and_a_subscription_of_one_subject_do_not_meet() -> None:
-    bus, handled = Bus(), list[Any]()
-
-    @bus.handle("both")
-    async def both(body: Any) -> str:
-        handled.append(body)
-        return "answered"
-
-    async with NatsEngine() as engine, connect(engine.url, bus=bus), connect(engine.url) as asker:
-        async with bus.subscribe("both") as heard:
-            assert await asker.request("both", 1) == "answered"
-            assert (await anext(heard)).body == 1
-            assert handled == [1]
-        assert await asker.request("both", 2) == "answered"
-        async with bus.subscribe("barrier"):
-            assert handled == [1, 2]
 
 
 async def test_subscriptions_and_handlers_are_there_again_before_other_traffic() -> None:
@@ -147,44 +101,6 @@ async def test_a_member_that_drains_leaves_its_group_and_finishes_what_it_has() 
             assert await last == "one"
 
 
-async def test_a_member_that_drains_handles_what_was_on_its_way_to_it() -> None:
-    handled: dict[str, list[int]] = {"one": [], "two": []}
-    heard: dict[str, list[int]] = {"one": [], "two": []}
-
-    def member(name: str) -> Bus:
-        bus = Bus()
-
-        @bus.handle("work")
-        async def work(body: int) -> int:
-            handled[name].append(body)
-            await anyio.lowlevel.checkpoint()
-            return body
-
-        @bus.on("jobs.*", group="g")
-        async def job(body: int) -> None:
-            heard[name].append(body)
-
-        return bus
-
-    one = member("one")
-    async with (
-        NatsEngine("tcp://127.0.0.1:0") as engine,
-        connect(engine.url, bus=member("two")),
-        connect(engine.url) as asker,
-        anyio.create_task_group() as group,
-    ):
-        async with connect(engine.url, bus=one):
-            group.start_soon(one.drain)
-            replies = []
-            for number in range(200):
-                await asker.publish("jobs.new", number)
-                replies.append(asker.request("work", number))
-            assert [await reply for reply in replies] == list(range(200))
-            await eventually(lambda: len(heard["one"]) + len(heard["two"]) == 200)
-        assert sorted(handled["one"] + handled["two"]) == sorted(heard["one"] + heard["two"]) == list(range(200))
-        assert handled["two"] and heard["two"]
-
-
 async def test_streams_channels_and_tunnels_are_unsupported() -> None:
     async with NatsEngine() as engine, connect(engine.url) as bus:
         for opening in (bus.stream("lines"), bus.channel("talk")):
@@ -203,14 +119,6 @@ async def test_a_bridge_takes_requests_with_wildcards_from_the_network_and_gives
             async with network.subscribe("barrier"):
                 with pytest.raises(NoHandler, match="503"):
                     await asker.request("house.front")
-
-
-async def test_a_bridge_leads_into_the_network() -> None:
-    inside = Bus()
-    cloud = answering("cloud", "cloud.name")
-    async with NatsEngine() as engine, connect(engine.url, bus=cloud), connect(engine.url) as network:
-        async with pair(inside) as client, bridge(inside, network, routes=[Route("name", "cloud.name")]):
-            assert await client.request("name") == "cloud"
 
 
 async def test_a_token_is_checked_and_never_tried_again() -> None:
