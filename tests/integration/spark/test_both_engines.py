@@ -116,11 +116,11 @@ def test_generated_traffic_gives_the_same_rows_in_every_table_and_the_same_repor
 ) -> None:
     seed = random.SystemRandom().randrange(10**6) if FULL else 7
     print(f"{seed=}")
-    capture = traffic(3000, seed=seed, ids=16, alike=alike).write(tmp_path / "capture", rows=200, segment_batches=4)
+    capture = traffic(3000, seed=seed, alike=alike).write(tmp_path / "capture", rows=200, segment_batches=4)
     if recordings > 1:
-        others, number = traffic(600, seed=seed, ids=16, capture_id="other").batches(200), len(list(capture.iterdir()))
+        others, number = traffic(600, seed=seed, capture_id="other").batches(200), len(list(capture.iterdir()))
         open_segment(capture, *others, number=number, recording="other").seal()
-    before = _results(duckdb, traffic(1000, seed=seed + 1, ids=16).write(tmp_path / "earlier"), tmp_path / "before")[0]
+    before = _results(duckdb, traffic(1000, seed=seed + 1).write(tmp_path / "earlier"), tmp_path / "before")[0]
     engines: tuple[Engine, ...] = (duckdb, SparkEngine(spark))
     made = [_results(engine, capture, tmp_path / type(engine).__name__, before=before) for engine in engines]
     _same_results(*made)
@@ -134,7 +134,7 @@ def test_generated_traffic_gives_the_same_rows_in_every_table_and_the_same_repor
 def test_the_questions_of_the_page_have_the_same_answers_in_both(
     spark: SparkSession, duckdb: DuckEngine, tmp_path: Path
 ) -> None:
-    capture = traffic(3000, ids=16).write(tmp_path / "capture", rows=200, segment_batches=4)
+    capture = traffic(3000).write(tmp_path / "capture", rows=200, segment_batches=4)
     out, _ = _results(duckdb, capture, tmp_path / "out")
     questions = re.findall(r"^## (\d+)\. .*?\n```sql\n(.*?)```", QUESTIONS.read_text(), re.DOTALL | re.MULTILINE)
     assert [int(number) for number, _ in questions] == list(range(1, 11))
@@ -153,7 +153,7 @@ def test_the_questions_of_the_page_have_the_same_answers_in_both(
 def test_a_table_has_the_same_columns_and_dates_whichever_way_it_is_opened(
     spark: SparkSession, duckdb: DuckEngine, tmp_path: Path
 ) -> None:
-    capture = traffic(3000, ids=16).write(tmp_path / "capture", rows=200, segment_batches=4)
+    capture = traffic(3000).write(tmp_path / "capture", rows=200, segment_batches=4)
     write_columns(capture)
     out, _ = _results(duckdb, capture, tmp_path / "out")
     plain = open_tables(out)
@@ -184,7 +184,7 @@ def _plain(answer: Any) -> list[list[Any]]:
 
 
 def test_runs_of_both_engines_may_take_turns_in_one_folder(spark: SparkSession, duckdb: DuckEngine, tmp_path: Path) -> None:
-    capture = traffic(3000, ids=16).write(tmp_path / "capture", rows=200, segment_batches=4)
+    capture = traffic(3000).write(tmp_path / "capture", rows=200, segment_batches=4)
     damage_batches(capture, 3)  # the last one that the first run reads
     growing, whole = tmp_path / "growing", _results(duckdb, capture, tmp_path / "whole")
     growing.mkdir()

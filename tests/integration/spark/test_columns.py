@@ -43,7 +43,7 @@ def _few(patch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("columns")
-    made = traffic(6_000, ids=32, alike=False)
+    made = traffic(6_000, alike=False)
     plain = made.write(folder / "plain", rows=100, segment_batches=9, sealed=False)
     columns = folder / "columns"
     shutil.copytree(plain, columns)
@@ -98,24 +98,6 @@ def test_it_reads_the_columns_and_decodes_what_has_none(spark: SparkSession, mar
     subjects = {row["subject"]: row["count"] for row in _source(spark, marked).groupBy("subject").count().collect()}
     assert 0 < frames - 100 < subjects.pop(MARKED) <= frames
     assert len(subjects) > 50
-
-
-def test_what_lies_across_a_group_of_columns_is_decoded(spark: SparkSession, marked: Path) -> None:
-    capture = Capture(marked)
-    columns = SegmentColumns.of(capture, capture.segments()[0])
-    assert columns is not None and len(columns.groups) > 1
-    first = columns.groups[0]
-    batches = [message for message in capture.reader(capture.segments()[0]).messages() if message.rows]
-    inside = batches[1]
-    begin, end = ReadPosition(0, 1, inside.offset), ReadPosition(0, columns.groups[1].after + 1)
-    (piece,) = plan(capture, begin, end)
-    reader = RangeReader(str(marked), piece)
-    rows = list(reader.table("events", ["seq", "subject"], ReadWindow(), None))
-    plain = {row["seq"] for batch in rows for row in batch.to_pylist() if row["subject"] != MARKED}
-    asked = {batch.position.batch: set(batch.rows["seq"].to_pylist()) for batch in capture.batches((0, 1), (0, end.batch))}
-    across = [*range(1, first.after), *range(columns.groups[1].after, end.batch)]
-    assert plain <= set().union(*(asked[number] for number in across)) and plain
-    assert {row["seq"] for batch in rows for row in batch.to_pylist()} <= set().union(*asked.values())
 
 
 @pytest.mark.parametrize("rows", [1, 600, 10_000])

@@ -1,7 +1,9 @@
 """The tables of a world of six protocols, compared with its ledger to the row; then with a hole, by every engine."""
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +20,7 @@ from polybus.capture import Capture
 from polybus.spark.engine import SparkEngine
 from tests.support import eventually
 
-from .kills import ROOT, end_group
-from .world import IN, OUT, PROTOCOLS, SUBJECTS, Ledger, World
+from .world import IN, OUT, PROTOCOLS, ROOT, SUBJECTS, Ledger, World
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(3600)]
 
@@ -78,7 +79,7 @@ def _tables(out: Path) -> dict[str, list[str]]:
 
 def _streamed(capture: Path, out: Path) -> None:
     """Follow a capture with a stream whose driver is killed in its first batch, and with another one to the end."""
-    command = [sys.executable, "-m", "tests.integration.spark.kills", str(capture), str(out), "--rows", "10000"]
+    command = [sys.executable, "-m", "tests.integration.spark.kills", str(capture), str(out)]
     written = out.with_name("stream.log")
     with written.open("w") as log:
         killed = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, text=True, start_new_session=True)
@@ -86,8 +87,9 @@ def _streamed(capture: Path, out: Path) -> None:
             anyio.run(eventually, lambda: killed.poll() is not None or list(out.glob("_staging/*")), LONGEST)
             assert killed.poll() is None, written.read_text()
         finally:
-            if killed.poll() is None:
-                end_group(killed)
+            if killed.poll() is None:  # with its JVM and workers, which are in its group
+                os.killpg(killed.pid, signal.SIGKILL)
+                killed.wait(30)
         print("-- the first driver was killed --", file=log, flush=True)
         following = subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, timeout=2 * LONGEST)
     assert following.returncode == 0, written.read_text()

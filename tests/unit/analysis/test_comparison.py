@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from polybus.analysis import DuckEngine, Pipeline
 from polybus.analysis.report.verdict import Earlier, Measured, compare, read_earlier
@@ -163,41 +161,3 @@ def test_a_change_is_told_from_its_threshold_on(
     now: dict[str, Any], before: dict[str, Any], seconds: tuple[int, int], change: str | None
 ) -> None:
     assert _change(now, before, seconds) == change
-
-
-_NUMBER = st.integers(0, 10**6)
-
-
-@st.composite
-def _measured(draw: st.DrawFn) -> dict[str, Any]:
-    latency = []
-    for subject in draw(st.lists(st.sampled_from([*SUBJECTS, None]), unique=True)):
-        ends = {name: draw(_NUMBER) for name in ("ok", "error", "late", "timeout", "unanswered")}
-        took = draw(st.none() | _NUMBER)
-        answered = 0 if took is None else ends["ok"] + ends["error"] + ends["late"]
-        row = {"protocol": "ubre", "subject": subject, "n": sum(ends.values()), "answered": answered, "asked": 0, **ends}
-        latency.append({**row, "p50_ns": took, "p95_ns": took if took is None else took * 2})
-    topics = [{"protocol": None, "subject": name, "direction": 0, "n": draw(_NUMBER)} for name in draw(st.sets(st.text()))]
-    begin, length = draw(st.integers(0, 2**62)), draw(_NUMBER)
-    return {
-        **{"capture": "c", "begin_ns": begin, "end_ns": begin + length, "totals": {"exchanges": 1}},
-        **{"latency": latency, "topics": topics},
-    }
-
-
-@given(_measured(), _measured())
-def test_what_is_more_on_one_side_is_less_on_the_other_and_nothing_differs_from_itself(
-    one: dict[str, Any], other: dict[str, Any]
-) -> None:
-    def rows(now: dict[str, Any], before: dict[str, Any]) -> dict[Any, dict[str, Any]]:
-        earlier = Earlier(msgspec.convert(before, Measured), "")
-        found = compare(now, earlier)["changes"]
-        return {(row["kind"], row["protocol"], row["subject"]): row for row in found}
-
-    assert [row["change"] for row in rows(one, one).values() if row["change"]] == []
-    there, back = rows(one, other), rows(other, one)
-    assert there.keys() == back.keys()
-    for key, row in there.items():
-        assert (row["n"], row["n_before"]) == (back[key]["n_before"], back[key]["n"])
-        for name in ("failed", "lost", "late"):
-            assert (f"{name} more" in (row["change"] or "")) == (f"{name} less" in (back[key]["change"] or ""))

@@ -19,7 +19,7 @@ from .delta_reading import same_by_delta
 
 def _growing(folder: Path) -> tuple[Path, list[Path]]:
     """A capture that has no segment yet, and the segments that come."""
-    whole = traffic(600, ids=16).write(folder / "whole", rows=40, segment_batches=4)
+    whole = traffic(600).write(folder / "whole", rows=40, segment_batches=4)
     (folder / "capture").mkdir()
     return folder / "capture", sorted(whole.iterdir())
 

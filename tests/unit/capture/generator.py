@@ -1,4 +1,4 @@
-"""Traffic with known truth: requests, losses, lateness, duplicates, further attempts, ids that come again, orphans, junk.
+"""Traffic with known truth: requests, losses, lateness, duplicates, further attempts, orphans, junk.
 
 ``traffic(1_000_000)`` returns a table of frames in the schema of a capture, of all protocols and both directions, and the
 expected results of a pipeline: every exchange with its outcome and latency, every orphan, every frame of the quarantine with
@@ -38,10 +38,9 @@ EXCHANGES = pa.schema(
         *(("direction", pa.int8()), ("subject", pa.string()), ("correlation_id", pa.string())),
         *((name, pa.int64()) for name in ("request_seq", "response_seq", "latency_ns")),
         *(("outcome", pa.string()), ("code", pa.int32()), ("attempts", pa.int32()), ("duplicates", pa.int32())),
-        ("decidable", pa.bool_()),
     ]
 )
-"""The truth of exchanges. ``decidable``: the wire says which answer belongs to it; False where its id came again too early."""
+"""The truth of exchanges."""
 
 
 @frozen
@@ -126,7 +125,6 @@ def traffic(
     seed: int = 8,
     protocols: tuple[str, ...] = PROTOCOLS,
     connections: int = 4,
-    ids: int = 65_536,
     rate: float = 20_000.0,
     gaps: int = 2,
     capture_id: str = "20231114T221320-cafe",
@@ -139,14 +137,13 @@ def traffic(
         seed: The same seed gives the same frames.
         protocols: Which.
         connections: Of each.
-        ids: How many message ids CSB has before they come again. A small number wraps often.
         rate: Frames a second, while there is traffic.
         gaps: How many rows say that frames are missing.
         capture_id: Of all rows.
         alike: True for frames that differ in an id and a number only, False for such as applications make.
     """
     conns = [
-        _Conn(number, f"{capture_id[-4:]}-{number}", number % 3 % 2, variant(protocol, index, ids, alike=alike))
+        _Conn(number, f"{capture_id[-4:]}-{number}", number % 3 % 2, variant(protocol, index, alike=alike))
         for number, (protocol, index) in enumerate((p, i) for p in protocols for i in range(connections))
     ]
     made = _Frames(np.random.default_rng(seed), int(frames / rate * NS))
@@ -205,7 +202,6 @@ def _requests(made: _Frames, conn: _Conn, direction: int, count: int) -> dict[st
     return {
         **{"conn": conn, "direction": direction, "times": times, "subjects": subjects, "response": response, "fates": fates},
         **{"request": first + np.arange(count), "latency": latencies, "allowance": allowances, "said": ttls > 0},
-        "over": np.where(fates == TWICE, latencies + 1_000_000, np.where(fates == LOST, np.int64(2) ** 60, latencies)),
         "keys": [variant.key(n, s) for n, s in enumerate(who)],
     }
 
@@ -308,23 +304,5 @@ def _exchanges(part: dict[str, Any], place: Any, end: int, holes: list[int]) -> 
         "code": pa.array(np.where(fates == ERROR, conn.variant.error_code, 0).astype(np.int32), mask=lost | excused),
         "attempts": pa.array(np.where(fates == AGAIN, 2, 1).astype(np.int32)),
         "duplicates": pa.array((fates == TWICE).astype(np.int32)),
-        "decidable": pa.array(_decidable(part)),
     }
     return pa.Table.from_arrays([columns[name] for name in EXCHANGES.names], schema=EXCHANGES)
-
-
-def _decidable(part: dict[str, Any]) -> Any:
-    """False for two requests of one key where the first was not over when the second began, nor any before it."""
-    keys = np.unique(np.asarray(part["keys"]), return_inverse=True)[1]
-    times, over = part["times"], part["times"] + part["over"]
-    found = np.ones(len(keys), bool)
-    order = np.lexsort((times, keys))
-    before, after = order[:-1], order[1:]
-    clash = (keys[before] == keys[after]) & (over[before] >= times[after])
-    found[before[clash]] = False
-    found[after[clash]] = False
-    # A late answer may fall into the time of a request but one: when the last answer to any before it was there.
-    answered = np.where(part["fates"] == LOST, 0, over)[order] + keys[order] * (np.int64(1) << 42)
-    there = np.maximum.accumulate(answered)[:-1] - keys[before] * (np.int64(1) << 42)
-    found[after[(keys[before] == keys[after]) & (there >= times[after])]] = False
-    return found

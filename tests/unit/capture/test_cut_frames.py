@@ -20,7 +20,7 @@ from .wires import Variant, options_text, variant
 KEPT = 600
 """Bytes of a frame; what stands before the body takes less."""
 LARGE = {"note": "y" * KEPT, "list": [{"n": number} for number in range(KEPT)], "password": "hunter2" * KEPT}
-MADE = [variant(protocol, conn, 1000) for protocol in Variant.BY_PROTOCOL for conn in range(4)]
+MADE = [variant(protocol, conn) for protocol in Variant.BY_PROTOCOL for conn in range(4)]
 ALL = {f"{one.protocol} {options_text(one)}": one for one in MADE}
 
 

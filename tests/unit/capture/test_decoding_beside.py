@@ -89,14 +89,6 @@ def test_what_is_sealed_and_what_was_left_before_is_decoded_while_the_recording_
     assert read.equals(made)
 
 
-def test_nothing_is_decoded_where_nobody_wants_it(tmp_path: Path) -> None:
-    _segments(tmp_path)
-    with _recording(tmp_path, decode=False) as recorder:
-        recorder.take((END, 0, b"{}", None))
-        until(lambda: not list(tmp_path.glob("*.open")) and len(list(tmp_path.glob("*.arrows"))) == 2)
-    assert {path.suffix for path in tmp_path.iterdir()} == {".arrows"}
-
-
 def test_a_recording_that_ends_does_not_wait_for_what_is_decoded(tmp_path: Path) -> None:
     _segments(tmp_path)
     settings = WriterSettings(path=str(tmp_path), capture_id="c", max_bytes=1 << 30, max_age=1e9, decode=True)

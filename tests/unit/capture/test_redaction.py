@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from polybus.capture.decoding import decode
 from polybus.capture.protocols import headers_only, nats
 from polybus.capture.record import redact_bytes, redact_search
-from polybus.capture.record.redact_bytes import _NAME, _Protobuf, blank
+from polybus.capture.record.redact_bytes import _NAME, _Protobuf
 from polybus.capture.record.redact_search import OF_NAMES, OF_VALUES, places, suspicious
 from polybus.capture.record.redaction import Redaction, redact_default
 from polybus.capture.rows import RowHeader
@@ -88,13 +88,6 @@ def test_headers_named_like_secrets_are_blanked(protocol: str, options: dict[str
     headers = _read(protocol, options, clean).headers
     assert headers is not None
     assert (headers["x-trace"], set(headers["authorization"])) == ("abc", {"*"})
-
-
-@pytest.mark.parametrize("options", [{}, {"format": "protobuf"}])
-def test_the_token_of_uprotocol_is_blanked(options: dict[str, str]) -> None:
-    clean = redact_default("uprotocol", _frame("uprotocol", options, None, token=f"aaa.{PLAIN}.ccc"))
-    assert _hidden(clean)
-    assert set(_read("uprotocol", options, clean).attributes["token"]) == {"*"}
 
 
 @pytest.mark.parametrize(
@@ -168,12 +161,6 @@ def test_payload_encodings_of_csb_hide_nothing(encoding: int, payload: bytes, fr
     assert _hidden(frames[0])
     options = '{"side": "broker-server"}' if front else "{}"
     assert decode(batch(row(0, protocol="csb", frame=frames[0], options=options))).quarantine.num_rows == 0
-
-
-def test_what_holds_no_secret_is_not_touched() -> None:
-    for protocol, options in WIRES:
-        frame = _frame(protocol, options, {"user": "joe", "n": [1, 2, {"x": None}], "text": "a token of love"[2:7]})
-        assert blank(frame) is frame
 
 
 _VALUES = st.recursive(
@@ -255,13 +242,6 @@ def test_a_frame_that_is_too_long_is_cut_and_says_so(given: list[Any], longest: 
     assert _hidden(frames[0])
 
 
-def test_a_text_that_never_ends_does_not_hide_the_next_frame() -> None:
-    given = [b'{"data_base64":"AAAA', b'"data_base64":"' + HIDDEN.encode() + b'"}']
-    frames, flags, _ = _applied("uprotocol", given)
-    assert HIDDEN.encode() not in frames[1]
-    assert flags == [0, FLAG_REDACTED]
-
-
 def test_frames_of_several_protocols_are_each_looked_at_in_their_own_way() -> None:
     ends = [RowHeader(DIRECTION_OUT, protocol=protocol) for protocol in ("ubre", "uprotocol", "csb")]
     secret = b'{"password":"hunter2"}'
@@ -273,20 +253,6 @@ def test_frames_of_several_protocols_are_each_looked_at_in_their_own_way() -> No
     assert frames[0].as_py() == given[0]
     assert frames[2].as_py() is None
     assert all(_hidden(frames[row].as_py()) for row in (1, 3, 4))
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        b'{"token":"x"} ' + b"\\" * 1_000_000 + b'"',
-        b'{"token":"x"} ' + b'\\\\\\\\\\\\\\x"' * 100_000,
-        b'{"token":"x"} ' + b'"' + b"\\" * 500_000 + b'"' + b"\\" * 500_000,
-    ],
-    ids=["one run", "many runs", "two runs"],
-)
-def test_a_frame_of_backslashes_takes_no_longer_than_others(frame: bytes) -> None:
-    # Each byte was once looked at for each byte: half an hour for these, with the interpreter lock held.
-    assert redact_default("ubre", frame) == frame.replace(b'"x"', b'"*"', 1)
 
 
 @pytest.mark.parametrize(
@@ -433,19 +399,18 @@ def test_a_secret_on_the_border_of_two_parts_is_found(secret: bytes) -> None:
         assert _hidden(redact_default("ubre", frame))
 
 
-@pytest.mark.parametrize(
-    "piece", [*"eyJ eyJaaaaaaaa. ?token ://a: ://a:b/@ a= pin= %3D pin Pin_ ? &a=? https://".split(), "bearer "]
+_BACKSLASHES = [b"\\" * 120_000, rb'\\\\\\x"' * 15_000, b'"' + b"\\" * 60_000 + b'"' + b"\\" * 60_000]
+_AGAIN_AND_AGAIN = (
+    *"eyJ eyJaaaaaaaa. ?token ://a: ://a:b/@ a= pin= %3D pin Pin_ ? &a=? https://".split(),
+    *("bearer ", '["token",', '{"name":"token","value":', '{"name":"token","a":["', '["token","x"],'),
 )
-def test_what_looks_like_the_beginning_of_a_secret_again_and_again_is_looked_at_once(piece: str) -> None:
-    # Where each beginning is followed to the end of the frame, a megabyte takes minutes.
-    frame = json.dumps({"token": "x", "text": piece * (120_000 // len(piece))}).encode()
-    assert len(redact_default("ubre", frame)) == len(frame)
 
 
-@pytest.mark.parametrize("piece", ['["token",', '{"name":"token","value":', '{"name":"token","a":["', '["token","x"],'])
-def test_pairs_within_pairs_are_walked_once(piece: str) -> None:
-    frame = (piece * (120_000 // len(piece))).encode()
-    assert len(redact_default("ubre", frame)) == len(frame)
+@pytest.mark.parametrize("text", [*_BACKSLASHES, *(piece.encode() * (120_000 // len(piece)) for piece in _AGAIN_AND_AGAIN)])
+def test_what_looks_like_the_beginning_of_a_secret_again_and_again_is_looked_at_once(text: bytes) -> None:
+    # Where each beginning is followed to the end of the frame, or each byte is looked at for each byte, these take minutes.
+    clean = redact_default("ubre", b'{"token":"x"} ' + text)
+    assert (clean[:14], len(clean)) == (b'{"token":"*"} ', 14 + len(text))
 
 
 EXPENSIVE: dict[str, bytes] = {

@@ -193,11 +193,15 @@ def _csb_told(say: Contents, id: int, action: int, name: bytes, number: int, ttl
     return _CSB_HEAD.pack(0x12, 0, id, action) + more + name + say.body(number)
 
 
-def _csb(say: Contents, ids: int, client: int | None) -> Variant:
+def _csb(say: Contents, client: int | None) -> Variant:
     front = b"" if client is None else struct.pack(">I", client)
     actions = {f"plant.read{index}": 0x0007_0000 + index for index in range(4)}
     numbers = [0x0007_0000 + index for index in range(say.subjects)]
     names = {number: name for name, number in actions.items()}
+
+    def head(kind: int, id: int, subject: int, code: int = 0) -> bytes:
+        return front + _CSB_HEAD.pack(kind, code, id & 0xFFFF, numbers[subject])
+
     return Variant(
         protocol="csb", options={"actions": actions, **({} if client is None else {"side": "broker-server"})},
         subjects=tuple(names.get(number, f"0x{number:08X}") for number in numbers), ttls=(0,),
@@ -208,29 +212,29 @@ def _csb(say: Contents, ids: int, client: int | None) -> Variant:
             (front + _CSB_HEAD.pack(0x11, 0, 1, 2) + b"\xff\xfe", "bad_text"),
         ),
         error_code=3, client="" if client is None else str(client),
-        request=lambda number, id, subject, ttl: front + _CSB_HEAD.pack(0x12, 0, id % ids, numbers[subject]) + say.body(number),
-        response=lambda number, id, subject: front + _CSB_HEAD.pack(0x22, 0, id % ids, numbers[subject]) + say.body(number + 1),
-        error=lambda id, subject: front + _CSB_HEAD.pack(0x20, 0xCC, id % ids, numbers[subject]),
+        request=lambda number, id, subject, ttl: head(0x12, id, subject) + say.body(number),
+        response=lambda number, id, subject: head(0x22, id, subject) + say.body(number + 1),
+        error=lambda id, subject: head(0x20, id, subject, 0xCC),
         publish=lambda number, subject: front + _csb_told(say, 0, 0xFFFF0006, say.news(number, subject), number),
-        key=lambda id, subject: f"{id % ids:04x}{numbers[subject]:08x}",
+        key=lambda id, subject: f"{id & 0xFFFF:04x}{numbers[subject]:08x}",
     )  # fmt: skip
 
 
-def _csb_named(say: Contents, ids: int) -> Variant:
+def _csb_named(say: Contents) -> Variant:
     names = say.names("{area}.{verb}.{number}")
 
     def response(number: int, id: int, subject: int) -> bytes:
         # As bytes where frames are alike, so that both are there.
         encoding, body = (0x20, b"\1\2%d" % number) if say.alike else (0x22, say.body(number + 1))
-        return _CSB_HEAD.pack(encoding, 0, id % ids, 0xFFFF0005) + body
+        return _CSB_HEAD.pack(encoding, 0, id & 0xFFFF, 0xFFFF0005) + body
 
     return Variant(
         protocol="csb", options={}, subjects=names, ttls=say.ttls(0, 150, 400),
         junk=((_CSB_HEAD.pack(0x12, 0, 1, 0xFFFF0005) + b"\0", "bad_length"),), error_code=4,
-        request=lambda number, id, subject, ttl: _csb_told(say, id % ids, 0xFFFF0005, names[subject].encode(), number, ttl),
-        response=response, error=lambda id, subject: _CSB_HEAD.pack(0x20, 0xCA, id % ids, 0xFFFF0005),
+        request=lambda number, id, subject, ttl: _csb_told(say, id & 0xFFFF, 0xFFFF0005, names[subject].encode(), number, ttl),
+        response=response, error=lambda id, subject: _CSB_HEAD.pack(0x20, 0xCA, id & 0xFFFF, 0xFFFF0005),
         publish=lambda number, subject: _csb_told(say, 0, 0xFFFF0006, say.news(number, subject), number, 9),
-        key=lambda id, subject: f"{id % ids:04x}ffff0005",
+        key=lambda id, subject: f"{id & 0xFFFF:04x}ffff0005",
     )  # fmt: skip
 
 
@@ -371,13 +375,13 @@ def _up(say: Contents, conn: int) -> Variant:
     )  # fmt: skip
 
 
-def variant(protocol: str, conn: int, ids: int, *, alike: bool = True) -> Variant:
-    """How connection number `conn` of a protocol speaks; `ids` is how many message ids CSB has before they come again."""
+def variant(protocol: str, conn: int, *, alike: bool = True) -> Variant:
+    """How connection number `conn` of a protocol speaks."""
     say = Contents(alike)
     if protocol == "ubre":
         return (_ubre_json, _ubre_binary)[conn % 2](say)
     if protocol == "csb":
-        return _csb_named(say, ids) if conn % 4 == 1 else _csb(say, ids, 40 + conn if conn % 4 == 3 else None)
+        return _csb_named(say) if conn % 4 == 1 else _csb(say, 40 + conn if conn % 4 == 3 else None)
     if protocol == "jrep":
         return _jrep(say)
     return _up(say, conn) if protocol == "up" else _uprotocol(say, ("json", "protobuf")[conn % 2], conn)
