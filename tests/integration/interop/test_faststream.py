@@ -6,7 +6,6 @@ import pytest
 from attrs import frozen
 
 from polybus import Bus, Context, DeadlineExceeded, NoHandler, connect
-from tests.support import eventually
 
 from .faststream_peer import NatsBroker, NatsMessage, faststream
 from .nats_servers import NatsServer
@@ -42,22 +41,6 @@ async def test_our_request_reaches_their_handler_with_its_headers(server: NatsSe
         await bus.request("echo", 1, headers={"x-kind": "flash"}, timeout=30)
         assert seen[-1].headers["x-kind"] == "flash"
         assert 0 < int(seen[-1].headers["Polybus-Ttl"]) <= 30_000
-
-
-async def test_their_text_is_bytes_for_it_is_no_json_and_their_nothing_is_none(server: NatsServer) -> None:
-    def declare(broker: NatsBroker) -> None:
-        @broker.subscriber("greet")
-        async def greet(name: str) -> str:
-            return f"hello {name}"
-
-        @broker.subscriber("nothing")
-        async def nothing() -> None:
-            pass
-
-    async with faststream(server.address, declare), connect(server.url) as bus:
-        assert await bus.request("greet", "Ann") == b"hello Ann"
-        assert await bus.request("greet", "Ann", returns=bytes) == b"hello Ann"
-        assert await bus.request("nothing") is None
 
 
 async def test_a_handler_of_theirs_that_fails_answers_nobody_so_our_deadline_ends_it(server: NatsServer) -> None:
@@ -103,32 +86,3 @@ async def test_their_request_reaches_our_handler_with_its_headers(server: NatsSe
         assert headers[-1]["x-kind"] == "flash"
         assert headers[-1]["correlation_id"] == "c-1"
         assert headers[-1]["content-type"] == "application/json"
-
-
-async def test_publications_go_both_ways_with_their_headers(server: NatsServer) -> None:
-    seen: list[tuple[Any, Any]] = []
-
-    def declare(broker: NatsBroker) -> None:
-        @broker.subscriber("news.*")
-        @broker.publisher("answers.all")
-        async def hear(body: Any, message: NatsMessage) -> Any:
-            seen.append((body, message.headers.get("x-kind")))
-            return {"heard": body}
-
-    async with (
-        faststream(server.address, declare) as theirs,
-        connect(server.url) as bus,
-        bus.subscribe("theirs.*") as news,
-        bus.subscribe("answers.*") as answers,
-    ):
-        await bus.publish("news.today", {"a": 1}, headers={"x-kind": "flash"})
-        await bus.publish("news.today", [2])
-        await eventually(lambda: len(seen) == 2)
-        assert seen == [({"a": 1}, "flash"), ([2], None)]
-        assert [(await anext(answers)).body for _ in range(2)] == [{"heard": {"a": 1}}, {"heard": [2]}]
-        await theirs.publish({"b": 2}, "theirs.today", headers={"X-Kind": "flash"})
-        await theirs.publish("plain", "theirs.today")
-        message, text = await anext(news), await anext(news)
-        assert message.headers is not None
-        assert (message.body, message.headers["X-Kind"]) == ({"b": 2}, "flash")
-        assert text.body == b"plain"

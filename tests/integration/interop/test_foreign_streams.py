@@ -107,29 +107,6 @@ async def test_a_consumer_that_nats_py_has_made_is_shared_with_it(keeping: NatsS
             await eventually(lambda: handled == [2, 1])
 
 
-async def test_faststream_and_this_bus_share_a_stream(keeping: NatsServer) -> None:
-    bus = Bus()
-    handled: list[dict[str, int]] = []
-    theirs: list[Any] = []
-
-    @bus.on("orders.>", durable="billing")
-    async def bill(order: dict[str, int]) -> None:
-        handled.append(order)
-
-    def declare(broker: NatsBroker) -> None:
-        stream = JStream("ORDERS", subjects=["orders.>"])
-
-        @broker.subscriber("orders.placed", stream=stream, durable="theirs", pull_sub=PullSub(batch_size=1))
-        async def consume(body: Any) -> None:
-            theirs.append(body)
-
-    async with faststream(keeping.address, declare) as peer, connect(keeping.url, bus=bus):
-        await peer.run(peer.broker.publish({"n": 1}, "orders.placed", stream="ORDERS"))
-        await bus.publish("orders.placed", {"n": 2}, id="two")
-        await eventually(lambda: len(handled) == len(theirs) == 2)
-    assert handled == theirs == [{"n": 1}, {"n": 2}]
-
-
 # -- outages and permissions -----------------------------------------------------------------------------------------------
 
 

@@ -3,14 +3,13 @@
 from typing import Any
 
 import anyio
-import pytest
 
-from polybus import Bus, Code, Context, NoHandler, NotFound, TooLarge, connect
+from polybus import Bus, Code, Context, NotFound, connect
 from tests.support import eventually
 from tests.unit.opentelemetry.spans import Traces
 
 from .nats_py_peer import Msg, NatsPy
-from .nats_servers import NatsServer, nats_server
+from .nats_servers import NatsServer
 
 
 async def test_the_context_of_a_trace_goes_to_them_and_comes_from_them_as_a_header(server: NatsServer, theirs: NatsPy) -> None:
@@ -102,19 +101,6 @@ async def test_our_request_reaches_their_service(server: NatsServer, theirs: Nat
         assert seen[0].data == b'{"a":[1,null]}'
         assert seen[0].headers is not None
         assert 0 < int(seen[0].headers["Polybus-Ttl"]) <= 20_000
-
-
-async def test_a_payload_over_the_server_s_limit_is_too_large_before_it_is_sent(theirs: NatsPy) -> None:
-    with nats_server("debian", "max_payload: 1000") as small:
-        async with connect(small.url) as bus:
-            for size in (1001, 5000):
-                with pytest.raises(TooLarge, match="1000"):
-                    await bus.publish("news", b"x" * size)
-            await bus.publish("news", b"\x00" * 1000)
-            with pytest.raises(TooLarge, match="1000"):  # the deadline's header counts, too
-                await bus.request("nobody", b"x" * 990)
-            with pytest.raises(NoHandler):
-                await bus.request("nobody", b"x" * 900)
 
 
 async def test_a_queue_group_is_shared_with_theirs(server: NatsServer, theirs: NatsPy) -> None:

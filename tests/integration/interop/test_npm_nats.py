@@ -51,21 +51,6 @@ async def test_their_request_reaches_our_handler_with_its_headers(server: NatsSe
         assert (headers[-1]["X-Kind"], headers[-1]["x-two"]) == ("flash", "a, b")
 
 
-async def test_publications_go_both_ways_with_their_headers(server: NatsServer, node: NodePeer) -> None:
-    await node.tell("subscribe", subject="news.>")
-    async with connect(server.url) as bus, bus.subscribe("theirs.*") as theirs:
-        await bus.publish("news.a.b", {"a": "ü"}, headers={"x-kind": "flash"})
-        await node.tell("publish", subject="theirs.b", body={"b": "ü"}, headers={"X-Kind": "flash"})
-        message = await anext(theirs)
-        assert (message.body, message.headers) == ({"b": "ü"}, {"X-Kind": "flash"})
-        seen: list[Any] = []
-        while not seen:
-            seen = await node.tell("heard", key="news.>")
-        assert [(bytes.fromhex(one["hex"]), one["headers"]) for one in seen] == [
-            ('{"a":"ü"}'.encode(), {"x-kind": ["flash"]})
-        ]  # fmt: skip
-
-
 async def test_a_client_of_theirs_that_drains_answers_what_it_has_and_leaves_the_rest_to_ours(
     server: NatsServer, node: NodePeer
 ) -> None:

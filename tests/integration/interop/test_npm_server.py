@@ -68,31 +68,6 @@ async def test_a_subscription_gets_what_the_server_publishes_in_order_until_it_i
         assert bus.stats().received == received + 1
 
 
-async def test_one_server_of_two_is_subscribed_to_and_the_other_is_not_asked() -> None:
-    async with Bus() as bus, met(bus) as (node, _), node_server("ws8") as other, bus.connect(other.url):
-        peer = next(peer for peer in bus.peers if f":{node.port}" in peer.address)
-        async with bus.subscribe("news") as everybodys:
-            async with peer.subscribe("news") as news, peer.subscribe("more") as more:
-                for topic in ("news", "news", "more"):
-                    assert (await node.event("subscribed"))["topic"] == topic
-                await other.tell("publish", topic="more", body="it was not asked for this")
-                await other.tell("publish", topic="news", body="of the other")
-                assert (await anext(everybodys)).body == "of the other"
-                await node.tell("publish", topic="news", body=1)
-                await node.tell("publish", topic="more", body=2)
-                first, second = await anext(news), await anext(more)
-                assert [(m.body, m.peer) for m in (first, second)] == [(1, peer), (2, peer)]
-                assert (await anext(everybodys)).body == 1
-            assert (await node.event("unsubscribed"))["topic"] == "more"
-            await node.tell("publish", topic="news", body="the bus still wants it")
-            assert (await anext(everybodys)).body == "the bus still wants it"
-        assert (await node.event("unsubscribed"))["topic"] == "news"
-        assert [frame for frame in await other.tell("frames") if "subscribe" in frame] == [
-            '{"subscribe":"news"}',
-            '{"unsubscribe":"news"}',
-        ]
-
-
 async def test_a_server_that_comes_back_is_asked_again_for_what_is_subscribed_to() -> None:
     async with met() as (node, bus), bus.peers[0].subscribe("news") as news, bus.subscribe("more") as more:
         events = bus.events()

@@ -19,7 +19,7 @@ from polybus.cluster.backbone import Backbone
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream, JetStreamError, config_of
 from polybus.cluster.durable.stores import Stores, copy_of
-from tests.support import BOUND, eventually
+from tests.support import eventually
 
 from .nats_servers import VERSIONS, NatsServer, nats_cluster, nats_server
 
@@ -43,32 +43,6 @@ def three(tmp_path: Path) -> Iterator[list[NatsServer]]:
         3, lambda number: f'server_name: "s{number}"\njetstream {{ store_dir: "{tmp_path}/{number}" }}'
     ) as servers:
         yield servers
-
-
-async def test_two_workers_that_copy_one_publication_at_once_have_it_both(engine: NatsServer) -> None:
-    name = f"rest{next(_names)}"
-    shop = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
-    other = Bus(cluster=Cluster(engine.url, name=name))
-    stream = f"{name}-work"
-    members = {"retention": "limits", "storage": "file", "num_replicas": 1}
-    async with shop, other:
-        for number in range(1, 9):
-            await shop.publish("work.hard", number)
-            made = list[bool]()
-
-            async def copy(bus: Bus, turns: int) -> None:
-                for _ in range(turns):
-                    await anyio.lowlevel.checkpoint()
-                kept = await Stores(jetstream(bus)).copy_one(stream, number, f"{name}.p.work.hard", members)  # noqa: B023  # in here
-                made.append(kept)  # noqa: B023
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(copy, shop, 0)
-                tasks.start_soon(copy, other, 3 * number)
-            assert made == [True, True]
-            found = await jetstream(shop).ask(f"STREAM.INFO.{copy_of(stream, number)}")
-            assert found["state"]["messages"] == 1
-            assert not config_of(found).get("sources")
 
 
 class Faster(JetStream):
@@ -106,25 +80,6 @@ def worker_at(name: str, url: str, handled: list[tuple[int, str]], room: int = 6
         handled.append((len(text), str(ctx.message.id)))
 
     return worker
-
-
-async def test_with_two_workers_an_ordered_handler_goes_on_and_nothing_is_lost(engine: NatsServer) -> None:
-    name, handled = f"rest{next(_names)}", list[tuple[int, str]]()
-    shop = Bus(cluster=Cluster(engine.url, name=name, stores=[Store("work", "work.>", work=True)]))
-    one, two = (worker_at(name, engine.url, handled) for _ in range(2))
-    async with shop:
-        async with one, two:
-            for number in range(6):
-                await shop.publish("work.hard", "x" * (LARGE if number % 2 else 1), id=f"order-{number}")
-            await eventually(lambda: handled == [(1, "order-0"), (1, "order-2"), (1, "order-4")])
-            administration = Administration.of(shop)
-            with anyio.fail_after(BOUND):
-                # Not until the store is empty: nats-server 2.9 keeps some of what has been dealt with, about one run in twenty.
-                while (await administration.store("work")).durables["billing"] != (0, 0):
-                    await anyio.lowlevel.checkpoint()
-        letters = [letter async for letter in administration.letters()]
-        assert len(letters) == 3
-        await _tried_again(shop, name, engine.url, administration, letters, [f"order-{number}" for number in (1, 3, 5)])
 
 
 async def _tried_again(

@@ -102,45 +102,19 @@ def test_what_is_trimmed_is_what_each_durable_handler_has_dealt_with(keeping: Na
         (["store", "remove", "{url}", "none", "--yes"], "polybus: the cluster 'shop' has no store 'none'"),
         (["dead", "show", "{url}", "7"], "polybus: the cluster 'shop' has no dead letter 7"),
         (["dead", "show", "{url}", "0"], "polybus: Invalid value for 'NUMBER': Input should be greater than or equal to 1"),
-        (["dead", "retry", "{url}", "--", "-1"], "Input should be greater than or equal to 1"),
-        (["dead", "drop", "{url}", "9" * 23, "--yes"], "Input should be less than or equal to 9223372036854775807"),
-        (
-            ["dead", "list", "nats+tcp://127.0.0.1:1/shop", "--durable", "a.b"],
-            "polybus: durable='a.b' must have 1 to 100 letters",
-        ),
-        (
-            ["dead", "drop", "nats+tcp://127.0.0.1:1/shop", "--all", "--durable", "*", "--yes"],
-            "polybus: durable='*' must have 1 to",
-        ),
+        (["dead", "list", "nats+tcp://127.0.0.1:1/shop", "--durable", "a.b"], "durable='a.b' must have 1 to 100 letters"),
         (["store", "show", "nats+tcp://127.0.0.1:1/shop", "a b"], "polybus: the store name 'a b' must have 1 to 100 letters"),
-        (
-            ["store", "remove", "nats+tcp://127.0.0.1:1/shop", "a.b", "--yes"],
-            "polybus: the store name 'a.b' must have 1 to 100 letters",
-        ),
         (["dead", "retry", "{url}"], "polybus: give their numbers from polybus dead list, or --all"),
-        (
-            ["dead", "retry", "{url}", "7", "--durable", "billing"],
-            "polybus: give the numbers of the letters, or --all with --durable",
-        ),
+        (["dead", "retry", "{url}", "7", "--durable", "billing"], "give the numbers of the letters, or --all with --durable"),
         (["dead", "drop", "{url}", "7"], "polybus: dropped letters are lost forever: confirm with --yes"),
-        (
-            ["store", "add", "{url}", "a", "a.>", "--max-age", "week"],
-            "polybus: --max-age 'week': use a number followed by s, m, h or d",
-        ),
-        (
-            ["store", "add", "{url}", "a", "a.>", "--max-bytes", "1X"],
-            "polybus: --max-bytes '1X': use a number of bytes, such as 500M or",
-        ),
-        (
-            ["store", "add", "{url}", "a b", "a.>"],
-            "polybus: the store name 'a b' must have 1 to 100 letters, digits, '-' and '_'",
-        ),
+        (["store", "add", "{url}", "a", "a.>", "--max-age", "week"], "'week': use a number followed by s, m, h or d"),
+        (["store", "add", "{url}", "a", "a.>", "--max-bytes", "1X"], "'1X': use a number of bytes, such as 500M or"),
         (["store", "list", "{bare}"], "does not name a cluster: add the name"),
     ],
 )
-@pytest.mark.parametrize("keeping", ["debian"], indirect=True)
-def test_what_cannot_be_is_said_in_one_line(keeping: NatsServer, run: Run, arguments: list[str], said: str) -> None:
-    status, out, err = run(*(argument.format(url=f"{keeping.url}/shop", bare=keeping.url) for argument in arguments))
+@pytest.mark.parametrize("engine", ["debian"], indirect=True)
+def test_what_cannot_be_is_said_in_one_line(engine: NatsServer, run: Run, arguments: list[str], said: str) -> None:
+    status, out, err = run(*(argument.format(url=f"{engine.url}/shop", bare=engine.url) for argument in arguments))
     assert (status, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1

@@ -1,7 +1,6 @@
 """Real Zenoh with strangers on it: programs with one entity, samples that are too large, recordings."""
 
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -9,7 +8,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from polybus import Bus, Limits, Message, connect
+from polybus import Bus, Limits, connect
 from polybus.capture import Capture, decode
 from polybus.events import FrameRefused
 from polybus.protocols.up.uuris import parse_uuri
@@ -63,19 +62,6 @@ async def test_answers_to_another_program_with_the_same_entity_are_refused_and_s
         assert [await other.request("UpdateDoor", number, timeout=10) for number in range(20)] == [*range(0, 40, 2)]
         await eventually(lambda: (one.stats().malformed, other.stats().malformed) == (20, 20))
         assert (one.stats().links, other.stats().links, one.stats().late, other.stats().late) == (1, 1, 0, 0)
-
-
-async def test_a_bus_that_serves_a_fabric_tells_whoever_has_asked_by_the_address_of_the_question() -> None:
-    car, phone, told = Bus(), Bus(), list[Any]()
-
-    @car.handle("UpdateDoor")
-    async def update(position: int, message: Message) -> None:
-        await car.notify("told", position, to=message.attributes["source"])
-
-    phone.handle(f"{CAR}/8002")(lambda body: told.append(body))
-    async with car.serve(HERE, protocol=up(CAR)) as listener, connect(listener.url, bus=phone, protocol=up(PHONE)):
-        await phone.request("UpdateDoor", 5, timeout=10)
-        await eventually(lambda: told == [5])
 
 
 async def test_more_than_a_message_may_have_is_not_even_copied_and_the_link_goes_on() -> None:
