@@ -9,6 +9,7 @@ so that its limits apply as on any other connection.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
@@ -16,7 +17,7 @@ from attrs import frozen
 
 from ..errors import RemoteProtocolError, TooLarge
 from ..message import Kind, Message
-from ..plugins import Admission, Closed, Identity, Listening, ListenOptions, Receiver, WebRoute
+from ..plugins import Closed, Identity, Listening, ListenOptions, Receiver, WebRoute
 from ..plugins.connections import HIGH_WATER, TransportState
 from ..protocols.uprotocol import IdFactory, UProtocol
 from ..protocols.uprotocol.events import ReturnAddress
@@ -38,17 +39,17 @@ class Posted:
         self.over: bool = False
         self.no_room: str = ""
         """The limit that left no space for answers, or an empty string."""
-        self._done = anyio.Event()
+        self.done: anyio.Event = anyio.Event()
 
     def answer(self, frame: bytes) -> None:
         self.answers.append(frame)
         self.size += len(frame)
         if len(self.answers) == len(self.requests):
-            self._done.set()
+            self.done.set()
 
     def end(self) -> None:
         self.over = True
-        self._done.set()
+        self.done.set()
 
     def drop(self, limit: str) -> None:
         self.no_room = limit
@@ -59,9 +60,6 @@ class Posted:
     @property
     def complete(self) -> bool:
         return self.over or len(self.answers) == len(self.requests)
-
-    async def wait(self) -> None:
-        await self._done.wait()
 
 
 class EventsConnection:
@@ -159,7 +157,7 @@ class EventsConnection:
         self._receiver.frames_received(taken)
         del taken
         if not posted.complete and posted.requests:
-            await posted.request.while_there(posted.wait())
+            await posted.request.while_there(posted.done.wait())
         if posted.answers and posted.complete and not posted.over:
             self._held -= posted.size
             self._leaving[posted] = None
@@ -254,9 +252,13 @@ class EventsEndpoint(HttpEndpoint):
             return
         content = self._content(request, body)
         del body
-        connection = self._connection_of(request, content.entity, admission.identity)
+        key = request.host, content.entity, admission.identity.key
+        known = self._connections.get(key, ())
+        connection = next((one for one in known if one.identity == admission.identity and not one.over), None)
         if connection is None:
-            connection = self._enter(request, content.entity, admission)
+            connection = EventsConnection(request, self._adapter, admission.identity, partial(self._left, key))
+            request.open(connection, admission)
+            self._connections.setdefault(key, []).append(connection)
         twice = connection.taken(content.requests)
         if twice is not None:
             raise HandshakeRejected(409, f"the id {twice[:80]} is still in flight: ids must be unique")
@@ -316,19 +318,6 @@ class EventsEndpoint(HttpEndpoint):
                 requests.append(str(message.id))
         refusal = refusals[0] if len(refusals) == len(frames) and refusals else None
         return _Content(form, frames, entity, requests, refusal)
-
-    # -- connections
-
-    def _connection_of(self, request: HttpRequest, entity: str, identity: Identity) -> EventsConnection | None:
-        known = self._connections.get((request.host, entity, identity.key), ())
-        return next((one for one in known if one.identity == identity and not one.over), None)
-
-    def _enter(self, request: HttpRequest, entity: str, admission: Admission) -> EventsConnection:
-        key = request.host, entity, admission.identity.key
-        made = EventsConnection(request, self._adapter, admission.identity, lambda ended: self._left(key, ended))
-        request.open(made, admission)
-        self._connections.setdefault(key, []).append(made)
-        return made
 
     def _left(self, key: tuple[str, str, str | None], connection: EventsConnection) -> None:
         known = self._connections.get(key, [])

@@ -65,13 +65,9 @@ class HttpClient:
     hops = 0
 
     def __init__(
-        self,
-        url: str,
-        tls: ssl.SSLContext | None,
-        options: DialOptions,
-        headers: Mapping[str, str],
+        self, url: str, tls: ssl.SSLContext | None, options: DialOptions, headers: Mapping[str, str],
         works: Sequence[Callable[[], Awaitable[None]]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         parts = urlsplit(url)
         self.name: str = parts.scheme
         self.address: str = parts.netloc.rpartition("@")[2]  # without a password
@@ -123,9 +119,7 @@ class HttpClient:
         return self._size
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Post waiting frames, inform the server, and abort after `Limits.close_timeout`. `Receiver.closed` is called
-        afterwards.
-        """
+        """Post waiting frames, inform the server, and call `Receiver.closed`, after `Limits.close_timeout` at most."""
         if self._state is TransportState.OPEN:
             self._state = TransportState.CLOSING
             self._why = Closed(code, reason)

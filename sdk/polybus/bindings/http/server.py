@@ -101,8 +101,7 @@ class HttpRequest(AsgiRequest):
                         raise HandshakeRejected(503, text)
                     self._slow.add(self)
         text = f"the body stalled after {len(body)} bytes: less than {math.ceil(SLOWEST * seconds)} came within {seconds:g} s"
-        text = f"{text} (Limits.frame_timeout)"
-        raise HandshakeRejected(408, text)
+        raise HandshakeRejected(408, f"{text} (Limits.frame_timeout)")
 
     def hold(self, size: int) -> bool:
         """Charge more bytes to the client's address. Returns `False` if the address has used up its share."""

@@ -79,13 +79,9 @@ class WebSocketNegotiation:
     """
 
     def __init__(
-        self,
-        post: Callable[[bytes], Awaitable[bytes]],
-        receiver: Receiver,
-        offer: Offer,
-        requests: ErraiRequests,
+        self, post: Callable[[bytes], Awaitable[bytes]], receiver: Receiver, offer: Offer, requests: ErraiRequests,
         options: DialOptions,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._post = post
         self._receiver = receiver
         self._offer = offer
@@ -314,9 +310,7 @@ class ErraiClient(HttpClient):
         socket.send(frame)
 
     async def _pass_by(self, socket: Transport) -> None:
-        """Send frames over the WebSocket until a frame is too large. This frame is posted once the server has confirmed the
-        earlier frames.
-        """
+        """Send frames over the WebSocket until one is too large, which is posted once the server has confirmed the others."""
         said = 0
         while self._queue and self._fits(self._queue[0]):
             self._say(socket, self._queue.popleft())
@@ -343,19 +337,12 @@ class ErraiClient(HttpClient):
         if "SSE" in flags and "events" in self._ways and not await self._events_end():
             return
         if "poll" not in self._ways:
-            ways = " or ".join(sorted(self._ways))
-            raise ExchangeFailed(
-                Closed(
-                    1006,
-                    f"{self.address} offers {', '.join(sorted(flags)) or 'nothing'}, so it cannot send messages over {ways}",
-                )
-            )
+            offers, ways = ", ".join(sorted(flags)) or "nothing", " or ".join(sorted(self._ways))
+            raise ExchangeFailed(Closed(1006, f"{self.address} offers {offers}, so it cannot send messages over {ways}"))
         await self._poll_all()
 
     async def _upgraded(self) -> bool:
-        """Try to negotiate a WebSocket. Returns True if it carries all messages from now on, except frames that are too
-        large.
-        """
+        """Return True if a WebSocket carries all messages from now on, except frames that are too large."""
         self._upgrade = upgrade = WebSocketNegotiation(self.post, self, self._offer, self._requests, self._options)
         if not await upgrade.negotiate():
             fields = log_fields(address=self.address, protocol="jrep")
@@ -420,9 +407,8 @@ class ErraiClient(HttpClient):
 
     async def _leave(self) -> None:
         """End the session and raise `ExchangeFailed`. The server then ends the stream, and buffered events still arrive."""
-        hint = (
-            "the next connection does without" if self._do_without_events() else "use channel=poll behind a proxy that buffers"
-        )
+        without = self._do_without_events()
+        hint = "the next connection does without" if without else "use channel=poll behind a proxy that buffers"
         why = Closed(1006, f"events of {self.address} are held up on the way: {hint}")
         self._leaving = True
         goodbye = word(ToSubject="ServerBus", CommandType="Disconnect", Reason="events are held up on the way")

@@ -36,14 +36,10 @@ from ..http.server import HttpEndpoint, HttpRequest, WriteStalled, respond
 from .payloads import MAX_WORD, NOTHING, Intake, Offering, command_in, complaint, next_payload, said, word
 
 _TEXT: Final[frozenset[Literal["text", "binary"]]] = frozenset({"text"})
-
-
 _SILENCE = 90.0
 """Seconds without a request after which a session ends, as in Errai."""
 _AFTER_CHANNEL = 15.0
-"""Seconds that a session stays open after losing its WebSocket. An Errai client polls after one second, and polybus
-reconnects.
-"""
+"""Seconds that a session outlives its WebSocket. An Errai client polls after one second, and polybus reconnects."""
 
 
 class Tokens:
@@ -79,9 +75,7 @@ class ErraiConnection:
         """The ``ConnectionSessionKey``. A WebSocket names its session by this key and a token."""
         self.tokens: Tokens = Tokens()
         self.large: anyio.Lock = anyio.Lock()
-        """Lock that is held while posting a payload that is larger than a single message may be, so that few such payloads are
-        in memory.
-        """
+        """Lock held while posting a payload larger than a single message may be, so that few of them are in memory."""
         self.ours: bool = False
         self.polls: bool = False
         """True if messages are fetched by separate requests."""
@@ -180,9 +174,7 @@ class ErraiConnection:
             self._receiver.frames_received([payload])
 
     async def fetch(self, request: HttpRequest, wait: float) -> tuple[bytes, bool]:
-        """Return waiting messages, or an empty payload after `wait` seconds.
-
-        The second value is True unless a later request has replaced this request.
+        """Return waiting messages, or an empty payload after `wait` seconds, and False if a later request replaced this one.
 
         A replaced request must not be repeated automatically, because two requests would then replace each other forever.
         """
@@ -244,9 +236,7 @@ class ErraiConnection:
             channel.transport.close(1001, self._why.reason if self._why is not None else "")
 
     def channel_lost(self, channel: SessionSocket) -> None:
-        """Keep the session open for a while after its WebSocket is lost, because the client may poll or negotiate another
-        one.
-        """
+        """Keep the session open for a while after its WebSocket is lost, because the client may poll or negotiate another."""
         if channel is self.negotiating:
             self.negotiating = None
         if channel is self._channel:
@@ -536,13 +526,9 @@ class ErraiEndpoint(HttpEndpoint):
             connection.close(1000, "the client has left")
 
     async def _answer(
-        self,
-        connection: ErraiConnection,
-        request: HttpRequest,
-        query: Mapping[str, str],
-        send: Send,
+        self, connection: ErraiConnection, request: HttpRequest, query: Mapping[str, str], send: Send,
         headers: list[tuple[bytes, bytes]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         if query.get("sse") == "1":
             connection.polls = True
             await _stream(connection, request, send)

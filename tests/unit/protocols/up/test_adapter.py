@@ -111,39 +111,27 @@ def test_places_are_those_of_the_bytes() -> None:
 @pytest.mark.parametrize(
     ("data", "field"),
     [
-        ("", None),
         ("0a", ("field", "0a", "cut off")),
         ("0a05", ("attributes", "0 bytes", "cut off: 5 bytes, 0 are there")),
         ("1205aa", ("payload", "\\xaa", "cut off: 5 bytes, 1 are there")),
         ("0b", ("field", "0b", "no protocol buffers")),
         ("1801", ("field 3", "1", "unknown")),
-        ("2d01020304", ("field 5", "01 02 03 04", "unknown")),
         ("0a021009", ("type", "9", "of no type")),
         ("0a02281f", ("priority", "31", "of no class")),
         ("0a024063", ("commstatus", "99", "of no code")),
-        ("0a024005", ("commstatus", "5", "NOT_FOUND")),
         ("0a024000", ("commstatus", "0", "OK")),
         ("0a023000", ("ttl", "0", "for ever")),
         ("0a026009", ("payload_format", "9", "of no format")),
-        ("0a023803", ("permission_level", "3", "")),
         ("0a041a020a00", ("source", "/0/0/0", "an entity")),
-        ("0a041a022001", ("source", "/0/0/1", "a method")),
         ("0a061a0420ffff03", ("source", "/0/0/FFFF", "a pattern")),
         ("0a051a030a0141", ("source", "0a 01 41", "not that: 'A' is not an authority")),
-        ("0a021803", ("source", "3", "not bytes")),
         ("0a020801", ("id", "1", "not bytes")),
         ("0a020a00", ("id", "00000000-0000-0000-0000-000000000000", "not a UUID of version 7")),
-        ("0a045a026869", ("traceparent", "hi", "")),
-        ("0a025801", ("traceparent", "1", "not bytes")),
         ("0a033a0161", ("permission_level", "61", "not a number")),
         ("0a026801", ("field 13", "1", "of a later version")),
     ],
 )
-def test_what_is_wrong_is_said(data: str, field: tuple[str, str, str] | None) -> None:
-    found = seen(bytes.fromhex(data))
-    if field is None:
-        assert found == []
-        return
-    name, value, note = found[-1]
+def test_what_is_wrong_is_said(data: str, field: tuple[str, str, str]) -> None:
+    name, value, note = seen(bytes.fromhex(data))[-1]
     assert (name, value) == field[:2]
     assert note.startswith(field[2])

@@ -13,7 +13,6 @@ from polybus import (
     DeadlineExceeded,
     LocalProtocolError,
     NoHandler,
-    TooManyRequests,
     Unsupported,
     connect,
 )
@@ -74,36 +73,6 @@ async def test_what_is_bad_or_late_is_counted_and_the_link_goes_on() -> None:
             refused = await next_event(events, FrameRefused)
             assert refused.reason == "clock_skew"
             assert (bus.stats().malformed, len(early.peers)) == (1, 1)
-
-
-async def test_a_loud_authority_is_told_to_wait() -> None:
-    bus, release = Bus(), anyio.Event()
-
-    @bus.handle("slow")
-    async def slow() -> str:
-        await release.wait()
-        return "done"
-
-    async with bus.serve("up+memory://loud", protocol=Up(names=NAMES, per_authority=2)) as listener:
-        loud = Up(entity=PHONE, peer="//polybus/1/1", names=NAMES)
-        other = Up(entity="//tablet/CD/4", peer="//polybus/1/1", names=NAMES)
-        async with connect(listener.url, protocol=loud) as asker, connect(listener.url, protocol=other) as another:
-            waiting = [asker.request("slow") for _ in range(2)]
-            with pytest.raises(TooManyRequests, match="per_authority"):
-                await asker.request("slow")
-            third = another.request("slow")
-            await eventually(lambda: bus.stats().running == 3)
-            release.set()
-            assert [await reply for reply in (*waiting, third)] == ["done"] * 3
-            assert await asker.request("slow") == "done"
-
-
-async def test_it_goes_through_a_tunnel() -> None:
-    inner, outer = Bus(), Bus()
-    inner.handle("UpdateDoor")(lambda: "done")
-    outer.handle_tunnels("plant.{id}", inner, protocol=Up(names=NAMES))
-    async with pair(outer) as through, connect(through.tunnel("plant.1"), protocol=Up(names=NAMES)) as client:
-        assert await client.request("UpdateDoor") == "done"
 
 
 async def test_notifications_go_to_addresses_behind_one_link_of_a_bus_and_of_a_peer() -> None:

@@ -1,5 +1,6 @@
 """The rules by type, and frames whose shape is known: they are read on a short way, with the same result as on the long one."""
 
+import random
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ from polybus.protocols.up.wire import (
     write_uuid,
 )
 from tests.vectors import up_vectors as vectors
+
+from .test_session import Clock
 
 ID = uuid_bytes(vectors.ID.format(0))
 TOPIC, METHOD, HERE = map(parse_uuri, ("//a/10AB/3/8001", "//b/CD/4/B", "//c/1/1/0"))
@@ -153,26 +156,15 @@ def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(len(before) + len(behind) for before, behind in known) < 1024
 
 
-class Clock:
-    """Nanoseconds, from milliseconds that the test sets."""
-
-    ms = 1_700_000_000_123
-
-    def __call__(self) -> int:
-        return self.ms * 1_000_000
-
-
 def made(ids: WireIds, count: int) -> list[bytes]:
     return [read_uuid(ids.next()) for _ in range(count)]
 
 
 def test_ids_are_of_version_7_and_in_order_whatever_the_clock_does() -> None:
-    import random
-
     clock = Clock()
     ids = WireIds(clock, random.Random(1))
     first = ids.next()
-    assert (is_wire_id(first), wire_ms(first), first.endswith(ids.suffix)) == (True, Clock.ms, True)
+    assert (is_wire_id(first), wire_ms(first), first.endswith(ids.suffix)) == (True, clock.ms, True)
     found = made(ids, 10_000)  # more than one millisecond has
     clock.ms -= 5000
     found += made(ids, 5_000)

@@ -7,7 +7,7 @@ import pytest
 from attrs import field, frozen
 from msgspec.structs import replace
 
-from polybus import Code, Limits, LocalProtocolError, Message, RemoteProtocolError, TooLarge, Unsupported
+from polybus import Limits, LocalProtocolError, Message, RemoteProtocolError, TooLarge, Unsupported
 from polybus.body import JSON
 from polybus.message import MISSING, Kind
 from polybus.plugins import Ready, Refused, Sample
@@ -146,8 +146,7 @@ def test_a_pattern_without_an_address_is_refused(fabric: Fabric, pattern: Any, e
 def test_filters_are_written_in_the_dialect(dialect: str) -> None:
     fabric = Fabric(dialect=dialect)
     fabric.subscribe("//*/10AB/3/80CD")
-    to_us, topic = "up/*/*/*/*/device1/10AB/3/*", "up/*/10AB/3/80CD/{}/{}/{}/{}"
-    assert fabric.heard == [(to_us,), (to_us, topic)]
+    assert fabric.heard[-1] == ("up/*/*/*/*/device1/10AB/3/*", "up/*/10AB/3/80CD/{}/{}/{}/{}")
 
 
 def test_a_fabric_has_no_other_side_that_shows_itself_and_an_address_or_a_peer_says_who_is_meant(fabric: Fabric) -> None:
@@ -176,19 +175,6 @@ def test_a_fabric_has_no_other_side_that_shows_itself_and_an_address_or_a_peer_s
 def test_what_is_addressed_to_somebody_else_is_refused_without_an_answer(fabric: Fabric, frame: bytes) -> None:
     assert refused(receive(fabric.session, frame)).reason == "wrong_sink"
     assert fabric.session.frames_to_send() == []
-
-
-def test_requests_under_way_are_counted_for_each_authority() -> None:
-    fabric = Fabric(per_authority=1)
-    (first,) = receive(fabric.session, asked())
-    other = asked(source="//other/1/1/0", id=bytes.fromhex("018bcfe5687b70008010101010101a1b"))
-    loud = asked(id=bytes.fromhex("018bcfe5687b70008010101010101a1c"))
-    assert [len(receive(fabric.session, frame)) for frame in (other, loud)] == [1, 1]
-    ((given, _),) = sent(fabric.session)
-    assert (str(given.sink), given.commstatus) == (f"{PHONE}/0", Code.RESOURCE_EXHAUSTED)
-    fabric.session.send(Message(Kind.RESPONSE, "", first.id, b"1", JSON), 0.0)
-    (again,) = receive(fabric.session, loud)
-    assert again.kind is Kind.REQUEST
 
 
 def test_an_address_of_this_host_is_asked_and_answered_with_its_authority(fabric: Fabric) -> None:
@@ -280,16 +266,11 @@ def test_a_sample_of_the_other_dialect_with_the_same_keys_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "limit", "text"),
-    [
-        ({"attachment": None}, 2**20, "an attachment of 0 bytes"),
-        ({"key": f"up/device9/CD/0/4/80CD/{NO_SINK}"}, 2**20, "does not match its attributes"),
-        ({"payload": bytes(1000)}, 1000, r"1000 for both \(Limits.message\)"),
-        ({"attachment": b"\x01\xff\xff"}, 2**20, "cut off"),
-    ],
+    ("change", "text"),
+    [({"payload": bytes(1000)}, r"1000 for both \(Limits.message\)"), ({"attachment": b"\x01\xff\xff"}, "cut off")],
 )
-def test_a_sample_that_is_no_message_is_refused(change: dict[str, Any], limit: int, text: str) -> None:
+def test_a_sample_that_is_no_message_is_refused(change: dict[str, Any], text: str) -> None:
     fabric = Up(entity=CAR).fabric
     sample: Sample = replace(fabric.sample(published()), **change)
     with pytest.raises(RemoteProtocolError, match=text):
-        fabric.frame(sample, Limits(message=limit))
+        fabric.frame(sample, Limits(message=1000))
