@@ -1,6 +1,5 @@
 """Numbers for ids and actions, and many clients on one connection."""
 
-import datetime
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,10 +7,10 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Context, Handshake, Identity, Kind, Message, Peer, Reply, connect
+from polybus import Backoff, Bus, Context, Handshake, Kind, Message, Reply, connect
 from polybus.body import JSON
-from polybus.errors import Code, Disconnected, Unauthorized
-from polybus.events import BusEvent, LinkDown, LinkUp, PeerSlow
+from polybus.errors import Code, Disconnected
+from polybus.events import BusEvent, PeerSlow
 from polybus.limits import Limits
 from polybus.plugins.extensions import core_of
 from tests.loops import virtual_asyncio  # noqa: F401  # the fixture `anyio_backend`
@@ -65,23 +64,6 @@ async def event_of(events: AsyncIterator[BusEvent], kind: type[BusEvent], fits: 
     return await anext(event async for event in events if isinstance(event, kind) and fits(event))
 
 
-async def test_each_client_behind_a_broker_is_a_peer_and_gets_its_own_answers() -> None:
-    server = Bus()
-
-    @server.handle(7)
-    async def seven(body: str, ctx: Context) -> list[Any]:
-        assert ctx.peer is not None
-        return [ctx.peer.address, body]
-
-    async with behind_a_broker(server) as broker:
-        one, two = RawClient(broker), RawClient(broker)
-        one.ask(5, 7, "a")
-        two.ask(5, 7, "b")  # the same id, from another
-        assert (await one.next()).body == [f"client {one.number}", "a"]
-        assert (await two.next()).body == [f"client {two.number}", "b"]
-        assert [peer.address for peer in server.peers] == [f"client {one.number}", f"client {two.number}"]
-
-
 async def test_an_answer_from_the_wrong_client_does_not_count() -> None:
     async with behind_a_broker(server := Bus()) as broker:
         one, two = RawClient(broker), RawClient(broker)
@@ -94,146 +76,11 @@ async def test_an_answer_from_the_wrong_client_does_not_count() -> None:
         assert await reply == "mine"
 
 
-async def test_a_client_that_goes_fails_its_own_requests_only() -> None:
-    async with behind_a_broker(server := Bus()) as broker:
-        one, two = RawClient(broker), RawClient(broker)
-        events = server.events()
-        gone, there = server.peers
-        lost, kept = gone.request(7), there.request(7)
-        await one.next()
-        broker.leave(one.number)
-        with pytest.raises(Disconnected) as caught:
-            await lost
-        assert caught.value.sent
-        assert (await event_of(events, LinkDown)).peer is gone
-        with pytest.raises(Disconnected) as caught:
-            await gone.request(7)
-        assert not caught.value.sent
-        assert not gone.connected
-        two.answer(await two.next(), 1)
-        assert await kept == 1
-
-
-async def test_a_client_that_is_sent_away_is_told_to_the_broker() -> None:
-    async with behind_a_broker(server := Bus()) as broker:
-        client = RawClient(broker)
-        (peer,) = server.peers
-        for _ in range(2):
-            await peer.aclose("enough")
-        assert server.peers == []
-        client.ask(1, 7)
-        await eventually(lambda: broker.sent_away == [client.number])
-
-
-async def test_clients_behind_a_broker_are_strangers_and_are_let_in_one_by_one() -> None:
-    asked, decide = list[Handshake](), anyio.Event()
-
-    async def authenticate(handshake: Handshake) -> str | None:
-        asked.append(handshake)
-        await decide.wait()
-        return None if handshake.address == "client 100" else f"user of {handshake.address}"
-
-    server = Bus(authenticate=authenticate)
-
-    @server.handle("who")
-    async def who(ctx: Context) -> Any:
-        return ctx.identity
-
-    async with behind_a_broker(server) as broker:
-        bad, good, left = RawClient(broker), RawClient(broker), RawClient(broker)
-        events = server.events()
-        for client in (bad, good, left):
-            client.ask(1, "who")
-        broker.leave(left.number)
-        await eventually(lambda: len(asked) == 2)
-        assert server.peers == []
-        decide.set()
-        assert (await good.next()).body == "user of client 101"
-        await event_of(events, LinkUp)
-        await eventually(lambda: broker.sent_away == [bad.number])
-        assert bad.got == left.got == []
-        assert [peer.identity for peer in server.peers] == ["user of client 101"]
-
-
-async def test_a_server_behind_a_broker_is_a_server_and_tells_its_clients_nothing_of_itself() -> None:
-    def authorize(peer: Peer, verb: str, subject: str | int) -> bool:
-        return subject != "secret"
-
-    server = Bus(authorize=authorize)
-
-    @server.on("news")
-    async def on_news(body: Any) -> None: ...
-
-    async with behind_a_broker(server) as broker:
-        client = RawClient(broker)
-        for subject in ("secret", "public"):
-            client.send(Message(Kind.SUBSCRIBE, subject, Theirs(0, 1, 0)))
-            assert (await client.next()).kind is Kind.RESPONSE
-        await server.publish("secret", 1)
-        await server.publish("nobody's", 1)
-        await server.publish("public", 2)
-        told = await client.next()
-        assert (told.kind, told.subject, told.body) == (Kind.PUBLISH, "public", 2)
-
-
-async def test_when_the_connection_to_the_broker_breaks_the_clients_are_gone_and_it_comes_back() -> None:
-    async with behind_a_broker(server := Bus()) as broker:
-        client = RawClient(broker)
-        (old,) = server.peers
-        reply = old.request(7)
-        await client.next()
-        events = server.events()
-        broker.cut()
-        with pytest.raises(Disconnected):
-            await reply
-        assert server.peers == []
-        await event_of(events, LinkUp, lambda event: event.again)
-        again = RawClient(broker)
-        (new,) = server.peers
-        asked = new.request(7)
-        again.answer(await again.next(), 3)
-        assert await asked == 3
-        assert not old.connected
-
-
 async def test_more_clients_than_the_limit_are_sent_away() -> None:
     async with behind_a_broker(server := Bus(limits=Limits(peers=2))) as broker:
         clients = [RawClient(broker) for _ in range(3)]
         await eventually(lambda: broker.sent_away == [clients[2].number])
         assert len(server.peers) == 2
-
-
-async def test_a_refusal_by_an_application_is_not_taken_for_one_by_the_broker() -> None:
-    def authenticate(handshake: Handshake) -> Any:
-        raise Unauthorized("not you")
-
-    async with behind_a_broker(server := Bus(authenticate=authenticate)) as broker:
-        client = RawClient(broker)
-        await eventually(lambda: broker.sent_away == [client.number])
-        assert server.stats().links == 1
-
-
-async def test_an_identity_that_expires_ends_its_peer_and_not_the_connection() -> None:
-    def authenticate(handshake: Handshake) -> Identity:
-        if handshake.address != "client 100":
-            return Identity("stays")
-        now = datetime.datetime.now(datetime.UTC)
-        return Identity("goes", expires_at=now + datetime.timedelta(seconds=0.5))
-
-    server = Bus(authenticate=authenticate, limits=Limits(close_timeout=0.04))
-    async with behind_a_broker(server) as broker:
-        events = server.events()
-        goes, stays = RawClient(broker), RawClient(broker)
-        await eventually(lambda: len(server.peers) == 2)
-        reply = next(peer for peer in server.peers if peer.identity == "goes").request(7)
-        with pytest.raises(Unauthorized, match="expired"):
-            await reply
-        assert (await event_of(events, LinkDown)).code == 4401
-        await eventually(lambda: broker.sent_away == [goes.number])
-        (left,) = server.peers
-        kept = left.request(7)
-        stays.answer(await stays.next(), "still here")
-        assert await kept == "still here"
 
 
 async def test_what_strangers_say_is_bounded_in_bytes_and_charged() -> None:

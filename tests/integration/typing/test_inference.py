@@ -27,6 +27,7 @@ from polybus import (
 from polybus import (
     User as KnownUser,
 )
+from polybus.events import BusEvent
 from polybus.plugins import ProtocolAdapter
 from polybus.protocols import Csb, Jrep, Ubre, UProtocol
 
@@ -152,6 +153,9 @@ def blocking_verbs(bus: polybus.sync.BlockingBus, peer: polybus.sync.BlockingPee
     assert_type(bus.as_("ann").request(GET_USER, GetUser(7)), User)
     assert_type(bus.user("ann").request("user.get", returns=User), User)
     assert_type(peer.request("user.get", returns=Message[User]).body, User)
+    assert_type(bus.stream("count", 1, returns=int), polybus.sync.BlockingChannel[int, Any])
+    assert_type(bus.subscribe("news", returns=User), polybus.sync.BlockingSubscription[User])
+    assert_type(bus.events(), polybus.sync.BlockingItems[BusEvent])
     bus.publish(USER_NEW, User(7, "Ann"), to=[peer, remote])
 
 

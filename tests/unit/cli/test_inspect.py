@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from polybus import Message
 from polybus.cli.app import run
 from polybus.message import Kind
-from polybus.plugins import FrameField
 from polybus.protocols import Ubre, Up, UProtocol
 from tests.doubles.driven import Driven
 from tests.unit.cli.support import Cli
@@ -135,17 +132,6 @@ def test_an_empty_file_is_status_2(tmp_path: Path, cli: Cli) -> None:
         assert says in cli.line(2, "inspect", source, "--protocol", "ubre")
 
 
-@given(
-    st.binary(max_size=60) | st.builds(lambda head, rest: head + rest, st.sampled_from([BINARY[:7], BINARY[:12]]), st.binary())
-)
-def test_any_bytes_have_fields_that_lie_in_them_in_order(frame: bytes) -> None:
-    end = 0
-    for found in Ubre().dissect(frame):
-        assert isinstance(found, FrameField)
-        assert end <= found.offset and found.offset + found.length <= len(frame)
-        end = found.offset + found.length
-
-
 def test_extras_and_what_is_cut_off_are_named() -> None:
     name = b'ab-1\0u.get\0{"ttl":5}'
     full = struct.pack(">BHI", ord("R"), len(name), 0xFFFFFFFF) + name + b"1"
@@ -156,14 +142,3 @@ def test_extras_and_what_is_cut_off_are_named() -> None:
     assert [(f.name, f.note) for f in Ubre().dissect(b"R\0")] == [("header", "cut off: a header has 7 bytes")]
     assert Ubre().dissect(BINARY + b"xx")[-1].name == "trailing"
     assert list(Ubre().dissect(NAMED.encode())) == []
-
-
-def test_a_long_value_pushes_no_note_away(cli: Cli) -> None:
-    payload = b'{"a":"' + b"x" * 300 + b'"}'
-    frame = struct.pack(">BHI", ord("R"), 10, len(payload)) + b"ab-1\0u.get" + payload
-    _, head, *rows = cli.out("inspect", frame.hex(), "--protocol", "ubre").splitlines()
-    assert head.split() == ["at", "bytes", "field", "note", "value"]
-    begin = head.index("value")
-    assert begin < 80
-    fields = [row for row in rows if row[:4].strip().isdigit()]
-    assert fields and all(row[begin - 1] == " " and row[begin] != " " for row in fields)

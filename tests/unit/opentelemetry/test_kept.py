@@ -7,8 +7,7 @@ from opentelemetry import baggage, context, metrics, trace
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import NoOpTracerProvider, TraceFlags
+from opentelemetry.trace import NoOpTracerProvider
 
 from polybus import Bus, Context
 from polybus.opentelemetry import Telemetry, instrument
@@ -29,20 +28,6 @@ def telling(bus: Bus) -> Bus:
     return bus
 
 
-@pytest.mark.parametrize(
-    ("tracers", "meters", "kept"),
-    [
-        (None, None, False),
-        (NoOpTracerProvider(), NoOpMeterProvider(), False),
-        (TracerProvider(), None, True),
-        (NoOpTracerProvider(), MeterProvider(), True),
-        (None, MeterProvider(), True),
-    ],
-)
-def test_providers_of_the_api_itself_keep_nothing(tracers: Any, meters: Any, kept: bool) -> None:
-    assert Telemetry(tracers, meters, 16384).kept is kept
-
-
 @pytest.mark.parametrize(("library", "kind"), [(trace, "tracer"), (metrics, "meter")])
 def test_a_provider_that_is_set_later_is_found_in_50_messages(library: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     current: list[Any] = [getattr(library, f"get_{kind}_provider")()]
@@ -61,14 +46,6 @@ async def test_a_span_of_the_caller_goes_on_from_a_bus_that_keeps_none() -> None
         with TracerProvider().get_tracer("caller").start_as_current_span("caller") as span:
             sent = await asking.request("headers")
         assert f"{span.get_span_context().span_id:016x}" in sent["traceparent"]
-
-
-async def test_a_sampler_that_takes_nothing_tells_the_next_one() -> None:
-    client = Bus()
-    instrument(client, tracer_provider=TracerProvider(sampler=ALWAYS_OFF), meter_provider=NoOpMeterProvider())
-    async with pair(telling(Bus()), client=client) as asking:
-        flags = int((await asking.request("headers"))["traceparent"].rpartition("-")[2], 16)
-        assert not flags & TraceFlags.SAMPLED
 
 
 async def test_measurements_alone_are_kept_without_spans(traces: Traces) -> None:

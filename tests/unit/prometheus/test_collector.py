@@ -194,14 +194,6 @@ async def test_of_one_subject_requests_and_notifications_are_told_apart() -> Non
     assert counts_of(bus) == {("request", "x"): 4, ("notify", "x"): 2}
 
 
-async def test_a_channel_of_a_bus_to_itself_is_a_channel() -> None:
-    bus = timed_bus()
-    async with bus, bus.channel("channel") as channel:
-        await channel.send_eof()
-        assert [item async for item in channel] == []
-    assert counts_of(bus) == {("channel", "channel"): 1}
-
-
 async def test_outcomes_are_counted_by_the_code_that_the_asker_is_told() -> None:
     bus = timed_bus()
     async with pair(bus) as client:

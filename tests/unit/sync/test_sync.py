@@ -32,10 +32,9 @@ from polybus.errors import (
     Forbidden,
     LocalProtocolError,
     NoHandler,
-    RemoteError,
 )
-from polybus.events import BusEvent, LinkDown
-from polybus.sync import BlockingBus, BlockingChannel, BlockingItems, BlockingPeer, BlockingSubscription
+from polybus.events import LinkDown
+from polybus.sync import BlockingBus, BlockingPeer
 from polybus.sync.event_loop_thread import OwnedBus
 from polybus.testing import pair
 from tests.support import BOUND, free_port, until
@@ -119,20 +118,6 @@ def test_a_request_gives_its_answer_and_a_def_handler_knows_who_asks(bus: sync.B
     assert bus.request("user.get", {"id": 7}) == {"id": 7, "name": "Ann"}
     assert bus.request("user.get", {"id": 7}, returns=User) == User(7, "Ann")
     assert bus.request(GET_USER, GetUser(7)) == User(7, "Ann")
-
-
-def test_what_the_type_checkers_know(bus: sync.Bus) -> None:
-    assert_type(bus.request(GET_USER, GetUser(7)), User)
-    assert_type(bus.request("user.get", {"id": 7}, returns=User), User)
-    assert_type(bus.request("user.get", {"id": 7}), Any)
-    assert_type(bus.stream("count", 1, returns=int), BlockingChannel[int, Any])
-    assert_type(bus.channel("add", sends=int, receives=int), BlockingChannel[int, int])
-    assert_type(bus.peers[0].request(GET_USER, GetUser(7)), User)
-    assert_type(bus.subscribe("news", returns=int), BlockingSubscription[int])
-    assert_type(bus.peers[0].subscribe(GET_USER), BlockingSubscription[GetUser])
-    assert_type(bus.events(), BlockingItems[BusEvent])
-    for number in bus.peers[:0]:
-        assert_type(number, BlockingPeer)
 
 
 def test_publications_reach_a_for_loop(bus: sync.Bus) -> None:
@@ -347,21 +332,6 @@ def test_a_def_handler_may_close_its_own_bus_and_is_answered(backend: Any) -> No
     server.close()  # which waits for the end
     with pytest.raises(LocalProtocolError):
         server.request("stop")
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_a_def_handler_raises_never_ends_the_server(error: type[BaseException]) -> None:
-    app = polybus.Bus()
-
-    @app.handle("raises")
-    def raises() -> None:
-        raise error
-
-    app.handle("echo")(lambda body: body)
-    with sync.Bus(app) as server, server.serve("ubre+tcp://127.0.0.1:0") as listener, sync.connect(listener.url) as client:
-        with pytest.raises(RemoteError):
-            client.request("raises", timeout=WAIT)
-        assert client.request("echo", 1, timeout=WAIT) == 1
 
 
 def test_a_bus_cannot_be_pickled_and_says_where_to_open_one(bus: sync.Bus) -> None:

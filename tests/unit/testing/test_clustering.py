@@ -40,11 +40,6 @@ async def test_whatever_cluster_a_bus_is_made_for_it_is_this_one_for_the_test() 
     assert one.cluster == Cluster("nats+tls://nats.example/shop", name="shop", gap="disconnect")
 
 
-async def test_a_node_that_comes_later_is_given_the_url_of_the_engine() -> None:
-    async with cluster(Bus(cluster="auto")) as url, Bus(cluster=url) as late:
-        assert len(await late.nodes()) == 2
-
-
 async def test_the_engine_may_be_one_that_the_test_has() -> None:
     one, two = Bus(cluster="auto"), Bus(cluster="auto")
     async with NatsEngine() as engine, cluster(one, two, url=engine.url) as url:

@@ -117,16 +117,6 @@ def test_more_pulls_than_may_wait_are_refused(keeper: Keeper) -> None:
     assert keeper.payloads("_I.one") == [b"first"]
 
 
-def test_a_message_for_a_reader_that_is_gone_goes_to_the_next_one_at_once(keeper: Keeper) -> None:
-    keeper.stream()
-    keeper.consumer()
-    keeper.deaf.add("_I.gone")
-    keeper.pull("_I.gone", batch=5)
-    keeper.store(b"first")
-    keeper.pull("_I.here")
-    assert keeper.payloads("_I.here") == [b"first"]
-
-
 def test_a_message_that_is_given_and_removed_is_not_given_again(keeper: Keeper) -> None:
     keeper.stream()
     keeper.consumer(ack_wait=SECOND)
@@ -137,28 +127,6 @@ def test_a_message_that_is_given_and_removed_is_not_given_again(keeper: Keeper) 
     keeper.pull("_I.two")
     keeper.tick(2.0)
     assert keeper.payloads("_I.two") == []
-
-
-def test_a_reader_delays_a_message_asks_for_more_time_or_has_it_again(keeper: Keeper) -> None:
-    keeper.stream()
-    keeper.consumer(ack_wait=10 * SECOND)
-    keeper.store(b"first")
-    keeper.pull("_I.one", batch=9)
-    keeper.say(b'-NAK {"delay": 3000000000}')
-    keeper.tick(2.9)
-    assert keeper.payloads("_I.one") == []
-    keeper.tick(0.1)
-    assert keeper.payloads("_I.one") == [b"first"]
-    keeper.say(b"-NAK")
-    assert keeper.payloads("_I.one") == [b"first"]
-    held = keeper.handed[:]
-    keeper.tick(9.0)
-    keeper.handed[:] = held
-    keeper.say(b"+WPI")
-    keeper.tick(9.0)
-    assert keeper.payloads("_I.one") == []
-    keeper.tick(1.0)
-    assert keeper.payloads("_I.one") == [b"first"]
 
 
 def test_a_word_of_what_nobody_has_any_more_changes_nothing(keeper: Keeper) -> None:
@@ -176,19 +144,6 @@ def test_a_word_of_what_nobody_has_any_more_changes_nothing(keeper: Keeper) -> N
         keeper.handed.clear()
         assert keeper.streams.take(NatsOperation("PUB", unknown, reply="_I.ack", payload=b"+ACK"), b"")
         assert [at for at, *_ in keeper.handed] == ["_I.ack"]
-
-
-def test_a_pull_is_told_that_its_consumer_lives_and_that_its_time_is_over(keeper: Keeper) -> None:
-    keeper.stream()
-    keeper.consumer()
-    keeper.pull("_I.one", idle_heartbeat=SECOND, expires=3 * SECOND)
-    assert keeper.streams._streams["S"].consumers["C"].due == 1001.0
-    keeper.tick(1.0)
-    assert keeper.statuses("_I.one") == ["NATS/1.0 100 Idle Heartbeat"]
-    keeper.tick(2.0)
-    assert keeper.statuses("_I.one") == ["NATS/1.0 408 Request Timeout"]
-    keeper.tick(2.0)
-    assert keeper.statuses("_I.one") == []
 
 
 @pytest.mark.parametrize(
@@ -222,15 +177,6 @@ def test_what_nobody_knows_is_answered_as_by_nobody_and_what_wants_no_answer_by_
     for subject in ("INFO", "CONSUMER.MSG.NEXT.S.C"):
         assert keeper.streams.take(NatsOperation("PUB", f"$JS.API.{subject}"), b"")
     assert not keeper.handed
-
-
-def test_names_of_streams_are_those_that_a_subject_goes_to(keeper: Keeper) -> None:
-    keeper.stream()
-    assert keeper.ask("STREAM.NAMES")["streams"] == ["S"]
-    assert keeper.ask("STREAM.NAMES", subject="s.>")["streams"] == ["S"]
-    assert keeper.ask("STREAM.NAMES", subject="t")["streams"] == []
-    assert keeper.ask("INFO") == {"streams": 1, "consumers": 0}
-    assert keeper.ask("CONSUMER.NAMES.S")["consumers"] == []
 
 
 def test_a_consumer_is_changed_by_who_does_not_insist_on_making_it(keeper: Keeper) -> None:

@@ -3,9 +3,6 @@
 import asyncio
 import contextvars
 import math
-import os
-import subprocess
-import sys
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -164,13 +161,6 @@ def test_a_run_is_a_function_of_its_seed() -> None:
     traces = [trace_of(seed) for seed in (1, 2, 3)]
     assert len(set(traces)) == 3
     assert [trace_of(seed) for seed in (1, 2, 3)] == traces
-
-
-def test_a_seed_gives_the_same_run_in_another_process() -> None:
-    command = [sys.executable, "-c", "from tests.unit.testing.test_simulation import trace_of; print(trace_of(7))"]
-    environment = {**os.environ, "PYTHONHASHSEED": "3"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == trace_of(7)
 
 
 def test_a_seed_that_fails_says_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,36 +336,3 @@ async def test_a_process_is_killed_without_a_goodbye_and_started_anew(world: Wor
 def test_faults_are_not_negative() -> None:
     with pytest.raises(ValueError, match="cut"):
         FaultRates(cut=-1)
-
-
-def test_faults_in_a_world_without_connections_and_processes_do_nothing() -> None:
-    @simulated(seeds=3, faults=FaultRates(cut=1.0, pause=1.0, restart=1.0))
-    async def waits(world: World) -> float:
-        begun = anyio.current_time()
-        await anyio.sleep(100)
-        return anyio.current_time() - begun
-
-    assert waits() == 100
-
-
-def test_a_process_runs_once_however_often_it_is_started_and_not_after_its_block() -> None:
-    @simulated()
-    async def scenario(world: World) -> list[str]:
-        lived: list[str] = []
-
-        @asynccontextmanager
-        async def start() -> AsyncIterator[None]:
-            lived.append("starts")
-            try:
-                yield
-            finally:
-                lived.append("ends")
-
-        async with world.process("orders", start) as process:
-            await process.start()
-            await process.kill()
-            await process.kill()
-        await process.start()
-        return lived
-
-    assert scenario() == ["starts", "ends"]
