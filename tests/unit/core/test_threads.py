@@ -14,7 +14,7 @@ import pytest
 from fast_depends import Depends
 
 from polybus import Bus, BusError, Context, Limits, TooManyRequests, connect
-from polybus._core.runtime.threads import Line
+from polybus._core.runtime.workers import Line
 from polybus.testing import pair
 from tests.loops import ASYNCIO, PARAMS, every_loop  # noqa: F401
 from tests.support import BOUND, eventually

@@ -5,10 +5,8 @@ from typing import Any
 
 import anyio
 import pytest
-from attrs import frozen
 
 from polybus import Bus, Code, RemoteError, connect
-from polybus._core.runtime.workers import in_turn
 from polybus.testing import pair
 from tests.loops import both_backends  # noqa: F401
 from tests.support import eventually
@@ -189,36 +187,6 @@ async def test_however_many_jobs_there_are_the_event_loop_has_its_turn_every_fif
             assert len(begun) - seen <= 110, "trio takes two of its turns for one of ours"
             seen = len(begun)
         assert begun == list(range(1000))
-
-
-@frozen
-class Asked:
-    owner: tuple[str, str]
-    number: int = 0
-
-
-def turns(text: str) -> str:
-    """Order in which jobs run. Each is a link, the first letter of which is its address."""
-    jobs: list[Any] = [Asked((link[0], link), number) for number, link in enumerate(text.split())]
-    ordered: list[Any] = in_turn(jobs)
-    for link in set(text.split()):
-        numbers = [job.number for job in ordered if job.owner[1] == link]
-        assert numbers == sorted(numbers), "those of one link keep their order"
-    return " ".join(job.owner[1] for job in ordered)
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("a1 a1 a1 b1", "a1 b1 a1 a1"),
-        ("a1 a1 a2 a2 b1 b1", "a1 b1 a2 b1 a1 a2"),
-        ("a1 a1 a1 a2 a3 b1", "a1 b1 a2 a3 a1 a1"),
-        ("b1 a1 b1 a1", "b1 a1 b1 a1"),
-        ("a1", "a1"),
-    ],
-)
-def test_addresses_take_turns_and_so_do_the_links_of_each(given: str, expected: str) -> None:
-    assert turns(given) == expected
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["without a wait", "that wait at their end"])

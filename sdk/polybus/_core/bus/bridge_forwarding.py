@@ -453,7 +453,7 @@ class BridgedCall(Call, eq=False, kw_only=True):
 
 @frozen(eq=False)
 class RouteHandler:
-    """The function of a route, used like a handler. Implements `_core.rpc.call.LocalHandler`."""
+    """The function of a route, used like a handler. Implements `_core.runtime.ports.RequestHandler`."""
 
     subject: str | int
     style: str

@@ -44,7 +44,7 @@ def check_body(function: str, parameter: str, hint: Any, takes: Any, of: str = "
     if not _accepts(hint, takes):
         raise TypeError(
             f"{function} reads {parameter!r} as {type_name(hint)}, but {of} takes {type_name(takes)}: change the annotation or "
-            f"{_promise(of)}"
+            f"{of.replace('its ', 'the ')}"
         )
 
 
@@ -74,12 +74,8 @@ def check_result(function: str, hint: Any, returns: Any, of: str = "its Subject"
     if not _accepts(returns, hint):
         raise TypeError(
             f"{function} returns {type_name(hint)}, but {of} returns {type_name(returns)}: change the annotation or "
-            f"{_promise(of)}"
+            f"{of.replace('its ', 'the ')}"
         )
-
-
-def _promise(of: str) -> str:
-    return of.replace("its ", "the ")
 
 
 def _accepts(wanted: Any, given: Any) -> bool:
@@ -196,16 +192,15 @@ class Handler:
     def _injected(
         self, injection: Injection, services: Services, message: Message, deadline: float | None, channel: Any
     ) -> Any:
-        facts = services.bus, message, deadline, self.subject
-        in_thread = self.style == "thread"
+        context, in_thread = Context(services.bus, message, deadline, self.subject), self.style == "thread"
 
         def bound(threads: CallThreads | None) -> Callable[..., Any]:
-            context = partial(services.executor.context_in_a_thread, *facts, threads) if in_thread else partial(Context, *facts)
-            return partial(self.function, **self.arguments(context, message, channel))
+            make_context = partial(services.executor.thread_context, context, threads) if in_thread else lambda: context
+            return partial(self.function, **self.arguments(make_context, message, channel))
 
         if self.style == "stream":
-            return InjectedStream(injection.items(bound, services, message, deadline, self.subject))
-        return injection.call(bound, services, message, deadline, self.subject, in_thread=in_thread)
+            return InjectedStream(injection.items(bound, services, context))
+        return injection.call(bound, services, context, in_thread=in_thread)
 
 
 def plan(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ..._validation import shown
+from ..._validation import shown, type_name
 from ...subjects import Subject, canonical, is_pattern, matches, wire_pattern
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ class Publication(Struct, frozen=True):
         mine, new = self.subject.takes, other.subject.takes
         if mine != new:
             raise TypeError(
-                f"bus.publishes({self.subject.name!r}) was declared with {_name(mine)} before, and now with {_name(new)}: "
-                f"use one type, {_name(mine)} | {_name(new)}"
+                f"bus.publishes({self.subject.name!r}) was declared with {type_name(mine)} before, and now with "
+                f"{type_name(new)}: use one type, {type_name(mine)} | {type_name(new)}"
             )
         return self if self.description else other
 
@@ -38,14 +38,10 @@ def declared(subject: Any, description: str) -> Publication:
         raise TypeError(f"bus.publishes({shown(subject)}): pass a Subject, as in bus.publishes(Subject('news.today', News))")
     if subject.returns is not Any and subject.returns is not None:
         raise TypeError(
-            f"bus.publishes({subject.name!r}): a publication has no answer, and this Subject has {_name(subject.returns)}: "
+            f"bus.publishes({subject.name!r}): a publication has no answer, and this Subject has {type_name(subject.returns)}: "
             "it is for requests, which @bus.handle answers"
         )
     return Publication(subject, description)
-
-
-def _name(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else shown(hint)
 
 
 class HandlerLookup(Struct, eq=False):

@@ -30,15 +30,6 @@ if TYPE_CHECKING:
     from ..runtime.workers import Places
 
 
-class LocalHandler(RequestHandler, Protocol):
-    @property
-    def subject(self) -> str | int: ...
-    @property
-    def places(self) -> Places | None:
-        """Slots for concurrent calls. None if their number is not limited."""
-        ...
-
-
 class ResponseSink(Protocol):
     """Receives the results of calls, either for a peer's connection or for a `Reply` of this bus."""
 
@@ -251,6 +242,7 @@ class AwaitableResult(Struct, frozen=True):
     subject: str | int
     checked: Callable[[Any], Any]
     style: str = "async"
+    places: None = None
 
     def invoke(self, *_: Any) -> Awaitable[Any]:
         return self.outcome

@@ -24,9 +24,10 @@ from .reply import InternalReply, ObservedReply, Reply
 
 if TYPE_CHECKING:
     from ..._util.event_loop import Loop
+    from ..runtime.ports import RequestHandler
     from ..runtime.services import Services
     from ..runtime.workers import Places
-    from .call import LocalHandler, ResponseSink
+    from .call import ResponseSink
 
 
 @define(eq=False, repr=False)
@@ -87,7 +88,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
     """
 
     loopback: Loopback
-    handler: LocalHandler
+    handler: RequestHandler
     facts: Mapping[str, Any] | None = None
 
     @property

@@ -193,13 +193,16 @@ class HandlerExecutor:
         if handler.injection is not None:
             return await handler.invoke(self._services, message, deadline)
         threads = self.threads_of(handler.name, message)
-        make_context = partial(self.context_in_a_thread, self._services.bus, message, deadline, handler.subject, threads)
-        arguments = handler.arguments(make_context, message)
+        context = Context(self._services.bus, message, deadline, handler.subject)
+        arguments = handler.arguments(partial(self.thread_context, context, threads), message)
         try:
             return await self.in_a_thread(threads, partial(handler.function, **arguments))
         finally:
             if threads is not None:
                 threads.over = True
+
+    def thread_context(self, context: Context, threads: CallThreads | None) -> Context:
+        return self.context_in_a_thread(context.bus, context.message, context.deadline, context.pattern, threads)
 
     def threads_of(self, handler: str, message: Message) -> CallThreads | None:
         """Return the threads for a call of a handler, or None if the platform doesn't support threads."""

@@ -31,6 +31,8 @@ logger: logging.Logger = logging.getLogger("polybus")
 ProviderStyle: TypeAlias = Literal["async", "plain", "async generator", "generator"]
 """Kind of a dependency function. ``plain`` functions and generators run in threads."""
 Maker: TypeAlias = "Callable[[Callable[[], Context], Message, None], Any]"
+Bound: TypeAlias = "Callable[[CallThreads | None], Callable[..., Any]]"
+"""Function that binds the other arguments of a handler, for a call with these threads."""
 
 _CLEAN_UP: Final = 5.0
 """Maximum number of seconds for cleaning up a cancelled call or stream."""
@@ -54,14 +56,7 @@ class Injection(Struct, eq=False):
     needs: list[tuple[str, Provider]]
 
     @asynccontextmanager
-    async def values(
-        self,
-        services: Services,
-        message: Message,
-        deadline: float | None,
-        pattern: str | int,
-        threads: CallThreads | None,
-    ) -> AsyncIterator[dict[str, Any]]:
+    async def values(self, services: Services, context: Context, threads: CallThreads | None) -> AsyncIterator[dict[str, Any]]:
         """Create the values for a call, and clean them up in reverse order on exit.
 
         An exception in the block is raised in each dependency, as in nested ``with`` statements. A dependency can replace the
@@ -71,7 +66,7 @@ class Injection(Struct, eq=False):
             Exception: If a dependency or its clean-up raises it.
         """
         scope = anyio.CancelScope()  # outside of any scope that dependencies open
-        call = _Call(self.handler, services, message, deadline, pattern, scope, threads)
+        call = _Call(self.handler, services, context, scope, threads)
         with scope:
             try:
                 yield {name: await call.value(provider) for name, provider in self.needs}
@@ -84,73 +79,43 @@ class Injection(Struct, eq=False):
                 raise call.cancelled
             await anyio.lowlevel.checkpoint()
 
-    async def call(
-        self,
-        bound: Callable[[CallThreads | None], Callable[..., Any]],
-        services: Services,
-        message: Message,
-        deadline: float | None,
-        pattern: str | int,
-        *,
-        in_thread: bool,
-    ) -> Any:
+    async def call(self, bound: Bound, services: Services, context: Context, *, in_thread: bool) -> Any:
         """Call the function that `bound` returns with the values. If `bound` raises `Misfit`, no values are created."""
-        threads = services.executor.threads_of(self.handler, message)
+        threads = services.executor.threads_of(self.handler, context.message)
         function = bound(threads)
-        async with self.values(services, message, deadline, pattern, threads) as values:
+        async with self.values(services, context, threads) as values:
             with_values = partial(function, **values)
             result = await services.executor.in_a_thread(threads, with_values) if in_thread else with_values()
             return await result if inspect.isawaitable(result) else result
 
     @asynccontextmanager
-    async def items(
-        self,
-        bound: Callable[[CallThreads | None], Callable[..., Any]],
-        services: Services,
-        message: Message,
-        deadline: float | None,
-        pattern: str | int,
-    ) -> AsyncIterator[Any]:
+    async def items(self, bound: Bound, services: Services, context: Context) -> AsyncIterator[Any]:
         """Call the generator function that `bound` returns with the values. The values exist until the block exits."""
-        threads = services.executor.threads_of(self.handler, message)
+        threads = services.executor.threads_of(self.handler, context.message)
         function = bound(threads)
-        async with self.values(services, message, deadline, pattern, threads) as values:
+        async with self.values(services, context, threads) as values:
             items = function(**values)
             yield await items if inspect.isawaitable(items) else items
 
 
-class _Call:
-    def __init__(
-        self,
-        handler: str,
-        services: Services,
-        message: Message,
-        deadline: float | None,
-        pattern: str | int,
-        scope: anyio.CancelScope,
-        threads: CallThreads | None,
-    ) -> None:
-        facts = services.bus, message, deadline, pattern
-        self._handler = handler
-        self._services = services
-        self._message = message
-        self._scope = scope
-        self._context = partial(Context, *facts)
-        self._in_thread = partial(services.executor.context_in_a_thread, *facts, threads)
-        self._threads = threads
-        self._held: contextvars.Token[CallThreads | None] | None = None
-        self._made: dict[Callable[..., Any], Any] = {}
-        self._entered: list[AbstractAsyncContextManager[Any]] = []
-        self.cancelled: BaseException | None = None
+class _Call(Struct, eq=False):
+    _handler: str
+    _services: Services
+    _context: Context
+    _scope: anyio.CancelScope
+    _threads: CallThreads | None
+    _held: contextvars.Token[CallThreads | None] | None = None
+    _made: dict[Callable[..., Any], Any] = {}
+    _entered: list[AbstractAsyncContextManager[Any]] = []
+    cancelled: BaseException | None = None
 
     async def value(self, provider: Provider) -> Any:
         key = provider.function
         if provider.cached and key in self._made:
             return self._made[key]
         cached = provider.cached
-        provider = self._services.override_of(key) or provider
-        context = self._in_thread if provider.in_thread else self._context
-        arguments = {name: make(context, self._message, None) for name, make in provider.makers}
+        provider, message = self._services.override_of(key) or provider, self._context.message
+        arguments = {name: make(partial(self._context_for, provider), message, None) for name, make in provider.makers}
         for name, needed in provider.needs:
             arguments[name] = await self.value(needed)
         value = await self._make(provider, arguments)
@@ -158,6 +123,9 @@ class _Call:
         if cached:
             self._made[key] = value
         return value
+
+    def _context_for(self, provider: Provider) -> Context:
+        return self._services.executor.thread_context(self._context, self._threads) if provider.in_thread else self._context
 
     def _holds(self) -> None:
         """Mark this call as possibly holding a resource, so that it does not wait for threads."""
@@ -199,7 +167,7 @@ class _Call:
                 error = another
                 if self._scope.cancel_called:
                     text = "clean-up after a call of %s, which was cancelled, took more than %g s"
-                    fields = log_fields(message=self._message, handler=self._handler)
+                    fields = log_fields(message=self._context.message, handler=self._handler)
                     logger.error(text, self._handler, _CLEAN_UP, extra=fields)
         if self._threads is not None:
             self._threads.over = True

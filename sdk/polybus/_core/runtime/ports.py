@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ...plugins import Transport
     from .memory_budgets import AnswerSizes, Share
     from .services import Services
+    from .workers import Places
 
 
 class RunningCall(Protocol):
@@ -24,6 +25,11 @@ class RequestHandler(Protocol):
     def answers(self) -> AnswerSizes: ...
     @property
     def name(self) -> str: ...
+    @property
+    def places(self) -> Places | None:
+        """Slots for concurrent calls. None if their number is not limited."""
+        ...
+
     @property
     def style(self) -> str: ...
     @property

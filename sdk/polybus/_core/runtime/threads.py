@@ -15,68 +15,19 @@ import contextvars
 import logging
 import math
 import threading
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
 from msgspec import Struct
 
 from .context import current_call
+from .workers import Line
 
 if TYPE_CHECKING:
     from .runtime import Runtime
-
-T = TypeVar("T")
-
-
-class Line(Generic[T]):
-    """A queue in which network addresses take turns, and the peers of each address too. A peer's calls stay in order."""
-
-    def __init__(self) -> None:
-        self._addresses: OrderedDict[object, OrderedDict[object, deque[T]]] = OrderedDict()
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
-
-    def append(self, one: T, owner: tuple[object, object]) -> None:
-        """Add an item. The owner is a network address and a peer."""
-        address, peer = owner
-        self._addresses.setdefault(address, OrderedDict()).setdefault(peer, deque()).append(one)
-        self._size += 1
-
-    def remove(self, one: T, owner: tuple[object, object]) -> bool:
-        address, peer = owner
-        peers = self._addresses.get(address)
-        queue = None if peers is None else peers.get(peer)
-        if queue is None or one not in queue:
-            return False
-        queue.remove(one)
-        self._size -= 1
-        self._tidy(address, peer)
-        return True
-
-    def pop(self) -> T:
-        """Remove and return the next item. Raises `StopIteration` if the queue is empty."""
-        address, peers = next(iter(self._addresses.items()))
-        peer, queue = next(iter(peers.items()))
-        one = queue.popleft()
-        self._size -= 1
-        peers.move_to_end(peer)
-        self._addresses.move_to_end(address)
-        self._tidy(address, peer)
-        return one
-
-    def _tidy(self, address: object, peer: object) -> None:
-        peers = self._addresses[address]
-        if not peers[peer]:
-            del peers[peer]
-        if not peers:
-            del self._addresses[address]
-
 
 _FULL: Final = 1.0
 """Seconds that calls must wait without interruption before a warning is logged."""

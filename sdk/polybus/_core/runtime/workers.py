@@ -17,9 +17,9 @@ import asyncio
 import contextvars
 import logging
 import math
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Coroutine, Generator, Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import anyio
 from attrs import define, field
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ..._util.event_loop import Loop
 
 logger: logging.Logger = logging.getLogger("polybus.handlers")
+
+T = TypeVar("T")
 
 _MAX_IDLE = 64
 _MOST_AT_ONCE = 32
@@ -71,6 +73,52 @@ class Job(Protocol):
     def run(self) -> Coroutine[Any, Any, None] | None:
         """Return the coroutine to run, or None if there is nothing to do."""
         ...
+
+
+class Line(Generic[T]):
+    """A queue in which network addresses take turns, and the peers of each address too. A peer's calls stay in order."""
+
+    def __init__(self) -> None:
+        self._addresses: OrderedDict[object, OrderedDict[object, deque[T]]] = OrderedDict()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, one: T, owner: tuple[object, object]) -> None:
+        """Add an item. The owner is a network address and a peer."""
+        address, peer = owner
+        self._addresses.setdefault(address, OrderedDict()).setdefault(peer, deque()).append(one)
+        self._size += 1
+
+    def remove(self, one: T, owner: tuple[object, object]) -> bool:
+        address, peer = owner
+        peers = self._addresses.get(address)
+        queue = None if peers is None else peers.get(peer)
+        if queue is None or one not in queue:
+            return False
+        queue.remove(one)
+        self._size -= 1
+        self._tidy(address, peer)
+        return True
+
+    def pop(self) -> T:
+        """Remove and return the next item. Raises `StopIteration` if the queue is empty."""
+        address, peers = next(iter(self._addresses.items()))
+        peer, queue = next(iter(peers.items()))
+        one = queue.popleft()
+        self._size -= 1
+        peers.move_to_end(peer)
+        self._addresses.move_to_end(address)
+        self._tidy(address, peer)
+        return one
+
+    def _tidy(self, address: object, peer: object) -> None:
+        peers = self._addresses[address]
+        if not peers[peer]:
+            del peers[peer]
+        if not peers:
+            del self._addresses[address]
 
 
 class StallWarnings:
@@ -204,9 +252,11 @@ class Workers:
             self.stalls.ended(job, began)
         ready = self._ready
         if len({job.owner for job in ready}) > 1:
-            rest = in_turn(ready)
-            ready.clear()
-            ready.extend(rest)
+            line: Line[Job] = Line()
+            while ready:
+                line.append(job := ready.popleft(), job.owner)
+            while line:
+                ready.append(line.pop())
 
     def _hand_over(self) -> None:
         left = len(self._ready)
@@ -215,22 +265,6 @@ class Workers:
             for _ in range(min(left, self._spares) - self._coming):
                 self._summon()
             self._spares = min(2 * self._spares, _MOST_AT_ONCE)
-
-
-def in_turn(jobs: Iterable[Job]) -> list[Job]:
-    """Order jobs so that network addresses take turns, and the links of each address too. A link's jobs stay in order."""
-    return _round_by_round(_round_by_round(jobs, lambda job: job.owner), lambda job: job.owner[0])
-
-
-def _round_by_round(jobs: Iterable[Job], whose: Callable[[Job], object]) -> list[Job]:
-    rounds: Counter[object] = Counter()
-
-    def round_of(job: Job) -> int:
-        owner = whose(job)
-        rounds[owner] += 1
-        return rounds[owner]
-
-    return sorted(jobs, key=round_of)
 
 
 @define(eq=False, repr=False, weakref_slot=False)
