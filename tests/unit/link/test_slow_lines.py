@@ -84,6 +84,11 @@ async def test_frames_that_come_slowly_count_in_total_bytes_and_find_a_bound_the
         # Three of them have room: they are of one address.
         await eventually(lambda: len(running.links) == 3)
         assert 3 * 300_000 < running.buffered < 4 * 300_000
+        stream, link = next(both for both in zip(streams, links, strict=True) if both[1] in running.links)
+        await stream.send(bytes(1_000_000 - 300_000 - 4 * 1024))
+        await eventually(lambda: link.transport._framer.arrived == 0)
+        link.tick(now + 4)
+        assert 2 * 300_000 < running.buffered < 3 * 300_000, "a frame that has arrived costs nothing any more"
         for link in list(running.links):
             link.abort(Closed(1006, "the test is over"))
         await eventually(lambda: running.buffered == 0)
