@@ -85,21 +85,6 @@ async def test_who_comes_while_too_many_are_there_is_told_of_too(caplog: pytest.
     assert line.startswith("refused 127.0.0.1:") and "Limits.peers" in line
 
 
-async def test_an_authenticate_that_takes_too_long_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    import anyio
-
-    async def never(_: Handshake) -> str:
-        await anyio.sleep_forever()
-        return "nobody"
-
-    bus = Bus(authenticate=never, limits=Limits(handshake_timeout=0.01))
-    async with bus.serve("ubre+memory://slow-authenticate") as server:
-        for _ in range(20):
-            await refused(connect(server.url), ConnectFailed)
-    lines = [line for line in said(caplog) if "authenticate took more than" in line]
-    assert len(lines) == 4 and lines[-1].startswith("17 more within ")
-
-
 def only_whoami(peer: Peer, verb: str, subject: str | int) -> bool:
     return subject == "whoami"
 

@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 from fast_depends import Depends
 
-from polybus import Broker, Bus, Channel, Cluster, Context, Limits, Message, Route, Store, bridge, connect, sync
+from polybus import Broker, Bus, Cluster, Context, Limits, Message, Route, Store, bridge, connect, sync
 from polybus._core.bus.bus import parts_of
 from polybus.errors import BusError, LocalProtocolError
 from polybus.testing import NatsEngine
@@ -101,22 +101,6 @@ def a_stream(bus: Bus, trap: Trap) -> Provoke:
 
 
 @place(ON_THE_LOOP)
-def a_channel(bus: Bus, trap: Trap) -> Provoke:
-    @bus.handle("trap")
-    async def talk(channel: Channel[int, int]) -> None:
-        async for _ in channel:
-            trap()
-
-    async def speak(client: Any) -> None:
-        async with client.channel("trap") as channel:
-            await channel.send(1)
-            async for _ in channel:
-                pass
-
-    return speak
-
-
-@place(ON_THE_LOOP)
 def an_on_handler(bus: Bus, trap: Trap) -> Provoke:
     @bus.on("trap")
     async def handler() -> None:
@@ -128,12 +112,6 @@ def an_on_handler(bus: Bus, trap: Trap) -> Provoke:
 @place(IN_THREADS)
 def a_def_on_handler(bus: Bus, trap: Trap) -> Provoke:
     bus.on("trap")(trap.__call__)
-    return tell
-
-
-@place(IN_THREADS)
-def a_def_on_handler_of_a_group(bus: Bus, trap: Trap) -> Provoke:
-    bus.on("trap", group="workers", concurrency=2)(trap.__call__)
     return tell
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol
 import attrs
 import pytest
 
-from polybus import Bus, Message, Peer, Subject
+from polybus import Bus, Channel, Message, Peer, Subject
 from polybus.testing import pair
 
 
@@ -97,6 +97,7 @@ async def charge_text(body: str) -> int: ...  # type: ignore[empty-body]
 async def charge_big(body: BigCharge) -> int: ...  # type: ignore[empty-body]
 async def charge_receipt(body: Charge) -> str: ...  # type: ignore[empty-body]
 async def charge_maybe(body: Charge) -> int | None: ...
+async def receipts(ch: Channel[Charge, str]) -> None: ...
 async def many_receipts(body: Charge) -> AsyncIterator[str]:
     yield ""
 
@@ -109,6 +110,7 @@ async def many_receipts(body: Charge) -> AsyncIterator[str]:
         (charge_receipt, "charge_receipt returns str, but its Subject returns int"),
         (charge_maybe, "returns int"),
         (many_receipts, "returns str"),
+        (receipts, "receipts returns str, but its Subject returns int"),
     ],
 )
 def test_a_handler_that_contradicts_its_subject_is_refused_at_registration(handler: Any, why: str) -> None:

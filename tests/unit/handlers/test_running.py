@@ -122,8 +122,9 @@ async def test_one_that_waits_ends_by_its_deadline_and_by_a_cancel(asking: Calla
     async with asking(bus) as client:
         first = client.request("work", "first")
         await eventually(lambda: gauge.inside == 1)
-        with pytest.raises(DeadlineExceeded):
+        with pytest.raises(DeadlineExceeded) as caught:
             await client.request("work", "late", timeout=0.02)
+        assert caught.value.where == "local"
         given_up = client.request("work", "given up")
         await eventually(lambda: bus.stats().waiting == 1)
         given_up.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Optional, TypeVar
 
 import attrs
@@ -327,6 +327,10 @@ async def returns_it_later(body: int) -> AsyncGenerator[int, None]:
     return generator(body)  # type: ignore[return-value]
 
 
+def will_return_it(body: int) -> Awaitable[AsyncIterator[int]]:
+    return returns_it_later(body)
+
+
 class Countdown:
     """An async iterator that is no generator, and has no `aclose`."""
 
@@ -355,6 +359,7 @@ def counts_down(body: int) -> AsyncIterator[int]:
         (functools.partial(generator), [0, 1, 2]),
         (returns_it, [0, 1, 2]),
         (returns_it_later, [0, 1, 2]),
+        (will_return_it, [0, 1, 2]),
         (counts_down, [2, 1, 0]),
     ],
 )

@@ -177,32 +177,6 @@ async def test_each_who_waits_when_a_link_dies_gets_an_error_of_its_own() -> Non
         assert all(error.sent for error in errors)
 
 
-async def test_all_who_are_told_that_the_only_link_is_gone_for_good_get_errors_of_their_own() -> None:
-    server = answering()
-    async with server.serve("ubre+memory://final"):
-        async with connect("ubre+memory://final", backoff=Backoff(attempts=1, initial=0.001)) as bus:
-            errors: list[BaseException] = []
-
-            async def read() -> None:
-                async with bus.subscribe("x") as subscription:
-                    with pytest.raises(Disconnected) as caught:
-                        await anext(subscription)
-                    errors.append(caught.value)
-
-            async with anyio.create_task_group() as group:
-                for _ in range(3):
-                    group.start_soon(read)
-                await eventually(lambda: len(bus._pubsub._subscriptions) == 3)
-                (listening,) = server._links.gates.values()
-                await listening.aclose()
-                await server.peers[0].aclose("gone")
-            for _ in range(3):
-                with pytest.raises(Disconnected) as caught:
-                    await bus.request("echo")
-                errors.append(caught.value)
-            assert len({id(error) for error in errors}) == 6
-
-
 @pytest.mark.parametrize("transport", ["memory", "tcp", "unix", "ws"])
 async def test_authenticate_has_as_much_time_as_a_handshake_on_every_transport(transport: str, tmp_path: Path) -> None:
     stopped = anyio.Event()

@@ -104,15 +104,10 @@ def test_a_def_handler_sets_them_and_the_blocking_twin_sees_them() -> None:
         ctx.answer_headers["etag"] = f"v{id}"
         return User(id)
 
-    @bus.handle("user.seen")
-    def seen(id: int, ctx: polybus.sync.Context) -> str:
-        return (ctx.bus.request("user.get", id, returns=Message[User]).headers or {})["etag"]
-
     with polybus.sync.Bus(bus) as blocking, blocking.serve("ubre+tcp://127.0.0.1:0") as listener:
         with polybus.sync.connect(listener.url) as client:
             answer = client.request("user.get", 7, returns=Message[User])
             assert (answer.body, answer.headers) == (User(7), {"etag": "v7"})
-            assert client.request("user.seen", 7) == "v7"
         assert blocking.as_("ann").request("user.get", 8, returns=Message[User]).headers == {"etag": "v8"}
 
 

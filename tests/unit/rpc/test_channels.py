@@ -17,7 +17,6 @@ from polybus import (
     Code,
     Context,
     DeadlineExceeded,
-    Disconnected,
     EncodeError,
     Limits,
     LocalProtocolError,
@@ -160,29 +159,6 @@ async def test_tasks_that_send_at_once_share_credit_and_keep_order(local: bool, 
         assert [item async for item in ch] == [300]
     assert sorted(got) == list(range(300))
     assert [number // 50 for number in got] == sorted(number // 50 for number in got)
-
-
-async def test_tasks_that_send_large_items_at_once_stay_within_the_bytes_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    bus, sizes, go = Bus(), list[int](), anyio.Event()
-
-    @bus.handle("upload")
-    async def upload(ch: Channel[bytes, int]) -> None:
-        await go.wait()
-        async for item in ch:
-            sizes.append(len(item))
-
-    async with pair(bus) as client, client.channel("upload") as ch:
-        _hold_back_writes(monkeypatch)
-        async with anyio.create_task_group() as group:
-            for _ in range(40):
-                group.start_soon(ch.send, bytes(64 * KIB))
-            await anyio.wait_all_tasks_blocked()
-            assert ch._ahead_bytes <= UNREAD
-            go.set()
-        await ch.send_eof()
-        async for _ in ch:
-            pass
-    assert sizes == [64 * KIB] * 40
 
 
 async def test_a_sender_that_is_cancelled_in_the_line_lets_the_next_one_go() -> None:
@@ -480,21 +456,6 @@ async def test_a_deadline_that_the_peer_tells_of_a_stream_says_how_long_it_took(
                 await anext(stream)
             assert caught.value.where == "remote"
             assert caught.value.elapsed == pytest.approx(1, abs=0.1)
-
-
-async def test_a_channel_ends_with_its_link_also_when_the_link_comes_back() -> None:
-    bus = Bus()
-    counting = Counting(bus)
-    async with pair(bus, reconnect=True) as client, client.stream("count") as items:
-        await anext(items)
-        await bus.peers[0].aclose("a hiccup")
-        with pytest.raises(Disconnected):
-            while True:
-                await anext(items)
-        await counting.cleaned.wait()
-        await eventually(lambda: client.stats().reconnects == 1)
-        async with client.stream("count") as again:
-            assert await anext(again) > 0
 
 
 async def test_an_item_for_a_channel_that_is_not_there_harms_nobody() -> None:
