@@ -152,7 +152,7 @@ BOUNDS = {
     """,
     "Limits.subscriptions of each peer; charged to the peer": "_util.pattern_index._exact",
     "Limits.subscriptions; charged to the peer": "peer.remote_subscriptions.patterns",
-    "Limits.total_running, and concurrency= of `on` handlers: each is a call that runs": "runtime.threads._addresses",
+    "Limits.total_running, and concurrency= of `on` handlers: each is a call that runs": "runtime.workers._addresses",
     "Limits.total_running, and one for each `on` handler": "runtime.workers._ready",
     "Limits.total_running: each is a handler that runs": "runtime.threads._waits",
     "Limits.waiting messages, Limits.waiting_bytes; charged to the peer": """
