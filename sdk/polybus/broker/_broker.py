@@ -213,8 +213,7 @@ def _plain(text: str) -> str:
 
 
 _SECURE = frozenset(("tls", "wss"))
-_QUIET = 0.05
-"""Seconds without a frame after which a draining broker stops waiting for more."""
+_QUIET = 0.05  # Seconds without a frame after which a draining broker stops waiting for more
 
 
 class Broker:
@@ -505,7 +504,6 @@ class Broker:
 
 
 def _targets(urls: str | Iterable[str]) -> dict[str, Any]:
-    """Return the adapter, transport and address of each URL."""
     found: dict[str, Any] = {}
     for url in (urls,) if isinstance(urls, str) else tuple(urls):
         adapter, transport, address = resolve_url(url, serves=True)

@@ -18,11 +18,9 @@ from .frames import BROKER, HEAD
 from .registry import SLOW, BrokerClient, ClientRegistry, Event, Server, Stage
 
 _FIRST_BAD: Final = 0x10
-_PAST_GOOD: Final = 0x30
-"""Lowest first byte of a frame that is neither a request nor a response."""
+_PAST_GOOD: Final = 0x30  # Lowest first byte of a frame that is neither a request nor a response
 _AS_RESPONSE: Final = 0x20
-_RESERVED: Final = 0xFF
-"""First byte of a reserved action."""
+_RESERVED: Final = 0xFF  # First byte of a reserved action
 _UNANSWERED: Final = frozenset(
     wire.NUMBER.pack(action) for action in range(wire.SUBSCRIBE, wire.DEADLINE + 1) if action not in wire.REQUESTS
 )

@@ -46,7 +46,6 @@ def welcome(frame: bytes, taken: str = "") -> bytes:
 
 
 def refusal(frame: bytes, text: str, code: Code = Code.INVALID_ARGUMENT, **reason: str) -> bytes:
-    """Create the answer to a frame that the broker does not forward."""
     _, _, number, action = wire.HEADER.unpack_from(frame)
     head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, _RESULTS[code], number, action)
     return head + _encode({"code": int(code), **reason, "text": text})

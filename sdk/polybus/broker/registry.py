@@ -26,8 +26,7 @@ from .events import (
 
 
 class Stage(enum.Enum):
-    OPEN = "open"
-    """The client is connected, and its server knows it."""
+    OPEN = "open"  # The client is connected, and its server knows it
     LEAVING = "leaving"
     RESTING = "resting"
     """The connection has closed. Its number cannot be reused yet, because frames with that number may still be in flight."""
@@ -39,8 +38,7 @@ class Event(enum.Enum):
     SERVER_CLOSES = "server closes"
     SERVER_GONE = "server gone"
     CLIENT_SLOW = "client slow"
-    SENT_AWAY = "sent away"
-    """The client violated the protocol, or its identity expired."""
+    SENT_AWAY = "sent away"  # The client violated the protocol, or its identity expired
     DRAIN = "drain"
     CLIENT_GONE = "client gone"
     RESTED = "rested"
@@ -63,8 +61,6 @@ class End(Protocol):
 
 
 class _Gone:
-    """A placeholder for a closed connection that ignores all calls."""
-
     address = "a connection that is gone"
 
     def backlog(self) -> int:
@@ -90,13 +86,10 @@ class Server:
     instance: str = ""
     registered: bool = False
     paused: bool = False
-    gone: bool = False
-    """True if the connection is closed or closing."""
+    gone: bool = False  # True if the connection is closed or closing
     offences: ViolationCounter | None = None
-    clients: dict[int, BrokerClient] = field(factory=dict)
-    """Clients by number. The server may send only to these clients."""
-    held: dict[BrokerClient, None] = field(factory=dict)
-    """Clients that the broker does not read from while this server is slow."""
+    clients: dict[int, BrokerClient] = field(factory=dict)  # Clients by number. The server may send only to these clients.
+    held: dict[BrokerClient, None] = field(factory=dict)  # Clients that the broker does not read from while this server is slow
 
 
 @define(eq=False)
@@ -110,12 +103,9 @@ class BrokerClient:
     stage: Stage = Stage.OPEN
     paused: bool = False
     rests_until: float = 0.0
-    asked: int = 0
-    """Number of forwarded requests that the server has not answered."""
-    owes: int = 0
-    """Number of requests that this client has not answered."""
-    waiting: int = 0
-    """Number of unread bytes when last counted. Only counted while the client is `paused`."""
+    asked: int = 0  # Number of forwarded requests that the server has not answered
+    owes: int = 0  # Number of requests that this client has not answered
+    waiting: int = 0  # Number of unread bytes when last counted. Only counted while the client is `paused`.
     offences: ViolationCounter | None = None
 
     def is_open(self) -> bool:
@@ -132,10 +122,8 @@ class SlowReaders:
         self._most = most
         self._most_for_all = most_for_all
         self._too_slow = too_slow
-        self._slow: dict[BrokerClient, None] = {}
-        """Paused clients, including clients that are being closed."""
-        self.waiting: int = 0
-        """Total number of bytes that the paused clients have not read."""
+        self._slow: dict[BrokerClient, None] = {}  # Paused clients, including clients that are being closed
+        self.waiting: int = 0  # Total number of bytes that the paused clients have not read
 
     def paused(self, client: BrokerClient) -> None:
         client.paused = True
@@ -168,8 +156,7 @@ class SlowReaders:
         return waiting
 
 
-REST: Final = 60.0
-"""Seconds before a client number can be reused."""
+REST: Final = 60.0  # Seconds before a client number can be reused
 MOST_RESTING: Final = 100_000
 """Maximum number of resting client numbers. Beyond that, the oldest can be reused, but only after billions of unused ones."""
 _NUMBERS: Final = 0xFFFFFFFF
@@ -198,11 +185,9 @@ class ClientRegistry:
         self._last = 0
         self.counters: BrokerCounters = BrokerCounters()
         self.servers: dict[Server, None] = {}
-        self.clients: dict[int, BrokerClient] = {}
-        """Clients by number, regardless of their stage."""
+        self.clients: dict[int, BrokerClient] = {}  # Clients by number, regardless of their stage
         self._resting: deque[BrokerClient] = deque()
-        self.draining: bool = False
-        """True if the broker rejects new clients and requests."""
+        self.draining: bool = False  # True if the broker rejects new clients and requests
         self.readers: SlowReaders = SlowReaders(most, most_for_all, self._too_slow)
 
     # -- servers: steps 2 and 8 ------------------------------------------------------------------------------------------

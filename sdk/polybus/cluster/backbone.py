@@ -44,8 +44,7 @@ _Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _BACKOFF: Final = Backoff(initial=0.05, maximum=1.0)
-_ANSWERED: Final = 5.0
-"""Minimum timeout of requests about stores, in seconds."""
+_ANSWERED: Final = 5.0  # Minimum timeout of requests about stores, in seconds
 _ENGINE: Final = "the engine of the cluster"
 _ONLINE: Final = "_polybus.online"
 _NO_ENGINE: Final = (
@@ -56,12 +55,9 @@ _CUT_OFF: Final = "the cluster was cut off: reload what may have been missed"
 PASSES_ON: Final = "passes_on"
 """Subject of the notification that this bus or one of its peers relays publications to other buses."""
 PATIENCE: Final = 2.0
-_SCRAPE: Final = 1.0
-"""Seconds to wait for a node's answer to a Prometheus scrape."""
-_MOST: Final = 100_000
-"""Maximum number of clients in one node's answer."""
-_TEXT: Final = 16 * 1024 * 1024
-"""Maximum size of one node's metrics, in bytes."""
+_SCRAPE: Final = 1.0  # Seconds to wait for a node's answer to a Prometheus scrape
+_MOST: Final = 100_000  # Maximum number of clients in one node's answer
+_TEXT: Final = 16 * 1024 * 1024  # Maximum size of one node's metrics, in bytes
 _NAME: Final = 200
 
 
@@ -75,16 +71,12 @@ class Backbone(Extension):
     """Link to the engine. `None` before the first connection, and after the bus has left the cluster."""
     nodes_known: dict[str, NodeJoined] = field(factory=dict, init=False)
     """Other nodes, keyed by the name under which the engine knows them."""
-    own: str = field(default="", init=False)
-    """Name under which the engine knows this node."""
+    own: str = field(default="", init=False)  # Name under which the engine knows this node
     numbers: Iterator[int] = field(factory=count, init=False)
     """Sequence numbers of the publications that are stored for clients."""
-    entered: bool = field(default=False, init=False)
-    """True once the engine is connected and the stores of this bus exist."""
-    host: str = field(default="", init=False)
-    """Name of this machine, as other nodes see it."""
-    title: str = field(default="", init=False)
-    """Name of this node in logs and metrics."""
+    entered: bool = field(default=False, init=False)  # True once the engine is connected and the stores of this bus exist
+    host: str = field(default="", init=False)  # Name of this machine, as other nodes see it
+    title: str = field(default="", init=False)  # Name of this node in logs and metrics
     _missing: set[Any] = field(factory=set, init=False)
     """Buses that were nodes before the engine went down and have not reconnected yet."""
     _down_since: float | None = field(default=None, init=False)
@@ -100,7 +92,6 @@ class Backbone(Extension):
 
     @property
     def peer(self) -> PeerCore | None:
-        """Peer that stands for the cluster, or `None` before the first connection."""
         return None if self.link is None else self.link.peer
 
     def choose(self) -> PeerCore:
@@ -153,7 +144,6 @@ class Backbone(Extension):
         return self._parts.connecting(connector, adapter, reader=self, tls=tls, backoff=_BACKOFF, wait=wait, beyond=_ENGINE)
 
     async def _keeping(self, stack: AsyncExitStack, cluster: str) -> None:
-        """Create the stores, and start publishing to them and reading them."""
         services, published = self._parts.services, publication_pattern(cluster)
         jetstream = JetStream(self, max(self.options.wait, _ANSWERED), domain=self.domain)
         stores, publishing = Stores(jetstream), StoredPublishing(services, self, jetstream, f"{cluster}.p.")

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _QUESTIONS: Final = frozenset(("claim", "mark", "marked", "hand_over"))
-_SECRET: Final = 16
-"""Number of random bytes in a token."""
+_SECRET: Final = 16  # Number of random bytes in a token
 
 
 class ClientClaim(msgspec.Struct):
@@ -36,8 +35,6 @@ class ClientClaim(msgspec.Struct):
 
 
 class ClaimRequest(msgspec.Struct):
-    """A request from a node to take over clients that have reconnected to it."""
-
     mark: str
     node: str
     clients: Annotated[list[ClientClaim], msgspec.Meta(max_length=AT_ONCE)]
@@ -48,8 +45,7 @@ class Parked:
     """A disconnected client, with the publications that are stored for it."""
 
     secret: str
-    key: str | None
-    """Identity key of the client. Only the same user can claim the publications."""
+    key: str | None  # Identity key of the client. Only the same user can claim the publications.
     patterns: Sequence[str | int]
     publications: ParkedPublications
 
@@ -57,8 +53,7 @@ class Parked:
 @define(eq=False)
 class Claim:
     node: str
-    clients: dict[str, Parked]
-    """Clients, keyed by the names that the claiming node gave them."""
+    clients: dict[str, Parked]  # Clients, keyed by the names that the claiming node gave them
     cut: set[str] = field(factory=set)
     """Nodes that have sent their mark. The claiming node delivers what they publish afterwards."""
 
@@ -72,8 +67,7 @@ class ClientHandover:
     _seconds: float
     takeover: ClientTakeover = field(init=False)
     _secrets: dict[PeerCore, str] = field(factory=dict, init=False)
-    _parked: dict[str, Parked] = field(factory=dict, init=False)
-    """Disconnected clients without a claim, by secret."""
+    _parked: dict[str, Parked] = field(factory=dict, init=False)  # Disconnected clients without a claim, by secret
     _claims: dict[str, Claim] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -192,7 +186,6 @@ class ClientHandover:
         self._parts.answer(message, True)
 
     def _claim(self, message: Message, body: Any) -> None:
-        """Answer a claim with the names of the clients that the node may take over."""
         try:
             asked = msgspec.convert(body, ClaimRequest)
         except msgspec.ValidationError:

@@ -38,23 +38,17 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
-HANDING: Final = 20.0
-"""Maximum duration of a handover, in seconds."""
-AT_ONCE: Final = 256
-"""Maximum number of clients per claim, and of publications handed over before yielding to other tasks."""
+HANDING: Final = 20.0  # Maximum duration of a handover, in seconds
+AT_ONCE: Final = 256  # Maximum number of clients per claim, and of publications handed over before yielding to other tasks
 PATIENCE: Final = 2.0
 """Seconds to wait for a client's subscriptions, and for a node's mark. A mark that does not arrive in time counts as sent."""
-_HELLO: Final = 1.0
-"""Seconds to wait for the hello of a new client."""
+_HELLO: Final = 1.0  # Seconds to wait for the hello of a new client
 _POLICY: Final = "drop_oldest"
-_EVERYTHING: Final = (">", "/>")
-"""Patterns that match all subjects."""
-_LONGEST: Final = 64
-"""Maximum length of each of the two parts of a token."""
+_EVERYTHING: Final = (">", "/>")  # Patterns that match all subjects
+_LONGEST: Final = 64  # Maximum length of each of the two parts of a token
 
 
-_Entry: TypeAlias = tuple[str, Message, int, int]
-"""Publishing node, publication, size in bytes, and sequence number."""
+_Entry: TypeAlias = tuple[str, Message, int, int]  # Publishing node, publication, size in bytes, and sequence number
 
 
 @define(eq=False)
@@ -172,13 +166,11 @@ class ParkedPublications:
 @define(eq=False)
 class Returning:
     peer: PeerCore
-    name: str
-    """Name by which the other node refers to this client when it hands over publications."""
+    name: str  # Name by which the other node refers to this client when it hands over publications
     secret: str
     held: ParkedPublications
     since: float
-    ready: bool = False
-    """True once the client has sent its subscriptions."""
+    ready: bool = False  # True once the client has sent its subscriptions
 
 
 @define(eq=False)
@@ -186,13 +178,10 @@ class Splice:
     """Clients that this node claims together from another node."""
 
     mark: str
-    node: str
-    """The node that the clients came from."""
+    node: str  # The node that the clients came from
     clients: list[Returning]
-    marking: bool = False
-    """True while this node requests marks, including from nodes that join in the meantime."""
-    marked: set[str] = field(factory=set)
-    """Nodes that have sent their mark or count as having sent it."""
+    marking: bool = False  # True while this node requests marks, including from nodes that join in the meantime
+    marked: set[str] = field(factory=set)  # Nodes that have sent their mark or count as having sent it
     replies: list[Awaitable[Any]] = field(factory=list)
 
 
@@ -229,7 +218,6 @@ class ClientTakeover:
         self.speaks(peer)
 
     def speaks(self, peer: PeerCore) -> None:
-        """Send the delayed publications to a client that has no token."""
         if (held := self._taken(peer)) is not None:
             self._parts.send_all(peer)
             while (message := held.take()) is not None:
@@ -243,7 +231,6 @@ class ClientTakeover:
         return held
 
     def returns(self, peer: PeerCore, token: str) -> None:
-        """Delay publications to a client that has sent another node's token."""
         runtime = self._parts.services.running
         bus, _, secret = token.partition(".")
         if not (0 < len(bus) <= _LONGEST and 0 < len(secret) <= _LONGEST):

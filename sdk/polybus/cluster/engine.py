@@ -31,8 +31,7 @@ from . import guard
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
-STORE: Final = "POLYBUS_STORE"
-"""Environment variable that names the folder of the stores."""
+STORE: Final = "POLYBUS_STORE"  # Environment variable that names the folder of the stores
 
 
 @contextmanager
@@ -136,15 +135,11 @@ async def lines_from(file: int | socket.socket, read: Callable[[], bytes], longe
 
 NAME: Final = "nats-server"
 
-_START: Final = 20.0
-"""Seconds to wait for a server to start."""
-_END: Final = 5.0
-"""Seconds between SIGTERM and SIGKILL. By then, the clients have already disconnected."""
-_STEADY: Final = 10.0
-"""Seconds of running after which a server that exits is restarted without delay."""
+_START: Final = 20.0  # Seconds to wait for a server to start
+_END: Final = 5.0  # Seconds between SIGTERM and SIGKILL. By then, the clients have already disconnected.
+_STEADY: Final = 10.0  # Seconds of running after which a server that exits is restarted without delay
 _AGAIN: Final = Backoff(initial=0.1, maximum=5.0, jitter=False)
-_LINE: Final = 64 * 1024
-"""Maximum length of a line from the server's log, in bytes."""
+_LINE: Final = 64 * 1024  # Maximum length of a line from the server's log, in bytes
 _LARGEST: Final = 8 * 1024 * 1024
 """Largest `max_payload` in bytes that the server accepts without a warning. The bus has its own limit, `Limits.message`."""
 

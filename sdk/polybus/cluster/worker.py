@@ -24,16 +24,12 @@ from ..plugins.tools import log_fields
 
 logger: logging.Logger = logging.getLogger("polybus")
 
-VARIABLE: Final = "POLYBUS_WORKER"
-"""Environment variable that lists the files that a worker inherits."""
-ASK: Final = b"?"
-"""Question from the supervisor: is the worker ready?"""
-ASK_METRICS: Final = b"m"
-"""Question from the supervisor: what is the text of ``/metrics``?"""
+VARIABLE: Final = "POLYBUS_WORKER"  # Environment variable that lists the files that a worker inherits
+ASK: Final = b"?"  # Question from the supervisor: is the worker ready?
+ASK_METRICS: Final = b"m"  # Question from the supervisor: what is the text of ``/metrics``?
 
 _LONGEST: Final = 4000
-_GRACE: Final = 5.0
-"""Seconds between a graceful shutdown and the moment at which a worker without a supervisor kills itself."""
+_GRACE: Final = 5.0  # Seconds between a graceful shutdown and the moment at which a worker without a supervisor kills itself
 
 
 def _identity(file: int) -> str:
@@ -43,16 +39,10 @@ def _identity(file: int) -> str:
 
 @frozen
 class Inheritance:
-    """Open files that a worker inherits from its supervisor."""
-
-    number: int
-    """Number of the worker, starting at 1."""
-    lifeline: int
-    """Read end of a pipe that closes when the supervisor exits."""
-    reports: int
-    """Socket that carries the supervisor's questions and the worker's answers."""
-    sockets: Mapping[str, Sequence[int]]
-    """Listening sockets, by the name that `run` uses to request them."""
+    number: int  # Number of the worker, starting at 1
+    lifeline: int  # Read end of a pipe that closes when the supervisor exits
+    reports: int  # Socket that carries the supervisor's questions and the worker's answers
+    sockets: Mapping[str, Sequence[int]]  # Listening sockets, by the name that `run` uses to request them
 
     @property
     def name(self) -> str:
@@ -118,7 +108,6 @@ class Worker:
         return None if inherited is None else cls(inherited)
 
     def sockets(self, name: str) -> list[socket.socket]:
-        """Return the listening sockets that the supervisor has bound under a name."""
         if name not in self._sockets:
             raise LocalProtocolError(
                 f"worker {self.number} serves {name!r}, but the supervisor has bound {', '.join(self._sockets) or 'nothing'}: "
@@ -161,7 +150,6 @@ class Worker:
                 group.cancel_scope.cancel()
 
     async def _asked(self) -> bytes:
-        """Wait for a question. Returns ``b""`` if the supervisor has exited."""
         while True:
             await anyio.wait_readable(self._reports)
             try:

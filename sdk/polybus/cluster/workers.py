@@ -31,21 +31,17 @@ Bind = Callable[[], Awaitable[Mapping[str, Sequence[socket.socket]]]]
 
 AUTO: Final = "auto"
 _AGAIN: Final = Backoff(initial=0.2, maximum=30.0, jitter=False)
-_STEADY: Final = 10.0
-"""Seconds of serving after which a worker that exits is restarted without delay."""
+_STEADY: Final = 10.0  # Seconds of serving after which a worker that exits is restarted without delay
 _ANSWER: Final = 1.0
 """Seconds to wait for a worker to say whether it is ready. A worker with a blocked event loop does not answer."""
-_GRACE: Final = 2.0
-"""Seconds added to the worker's own time limit."""
-_AT_ONCE: Final = 3.0
-"""Seconds that a worker has to exit after a second signal, as in `polybus.run`."""
+_GRACE: Final = 2.0  # Seconds added to the worker's own time limit
+_AT_ONCE: Final = 3.0  # Seconds that a worker has to exit after a second signal, as in `polybus.run`
 _METRICS: Final = 1.5
 """Seconds to wait for a worker to send all metrics. The worker itself waits for other nodes for one second."""
 _ASKED: Final = 2
 """Number of workers to ask for metrics, one after the other. This limits the response time of the page to five seconds."""
 _READ: Final = 64 * 1024
-_LINE: Final = 16 * 1024 * 1024
-"""Maximum size of a report from a worker, in bytes."""
+_LINE: Final = 16 * 1024 * 1024  # Maximum size of a report from a worker, in bytes
 
 
 def cluster_url(bus: Bus) -> str | None:
@@ -97,7 +93,6 @@ def supervise(
 
 
 def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
-    """Reject stores and durable handlers early, so that not every worker fails with a traceback."""
     for bus in buses:
         durable = any(spec.reading is not None for spec in parts_of(bus).lookup.subscribers)
         if durable or (bus.cluster is not None and bus.cluster.stores):
@@ -123,8 +118,7 @@ class Slot:
         self.urls: list[str] = []
         self.child: Child | None = None
         self.serves: bool = False
-        self.why_not: str = ""
-        """Reason why the worker cannot serve, from its last report."""
+        self.why_not: str = ""  # Reason why the worker cannot serve, from its last report
         self._ready = False
         self._why_not_ready = ""
         self._reports: socket.socket | None = None
@@ -195,7 +189,6 @@ class Slot:
         return f"{self.name}: {state}{why}"
 
     async def metrics(self) -> str | None:
-        """Return the metrics of all nodes on this machine, or None if the worker is silent."""
         return self._metrics if await self._asked(ASK_METRICS, self._measured, _METRICS) else None
 
 
@@ -420,7 +413,6 @@ class Supervisor:
         return self._page(not self._stopping.is_set() and set(states.values()) == {"ready"}, states)
 
     async def _metrics(self) -> tuple[int, str]:
-        """Return the metrics of this process and those of all nodes on this machine, which a worker collects."""
         states = await self._states()
         serving = [slot for slot in self._slots if states.get(slot.name) in ("ready", "not ready")]
         text = None

@@ -123,7 +123,6 @@ class Administration(Letters):
         return StoreState(name, patterns, int(state.get("messages", 0)), int(state.get("bytes", 0)), config, durables, again)
 
     async def add(self, store: Store) -> None:
-        """Create a store if it does not exist."""
         await Stores(self._jetstream).prepare(store, stream_members(store, self._cluster, publication_pattern(self._cluster)))
 
     async def trim(self, name: str) -> int:

@@ -29,18 +29,14 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _MARKS: Final = 99_991
 """Number of different marks. Two configurations have the same mark with a probability of 1 to this number."""
-_IDLE: Final = 60.0
-"""Seconds without a request after which the engine removes the consumer of a replay."""
+_IDLE: Final = 60.0  # Seconds without a request after which the engine removes the consumer of a replay
 
 
 @frozen
 class FoundStreams:
-    names: list[str]
-    """Every stream that stores some of a pattern's subjects."""
-    whole: str = ""
-    """The stream that stores all of the subjects, or an empty string if there is none."""
-    created: str = ""
-    """Creation time of `whole`, useful to tell it from an earlier stream of that name. Empty if unknown."""
+    names: list[str]  # Every stream that stores some of a pattern's subjects
+    whole: str = ""  # The stream that stores all of the subjects, or an empty string if there is none
+    created: str = ""  # Creation time of `whole`, useful to tell it from an earlier stream of that name. Empty if unknown.
 
     def is_anew(self, before: FoundStreams) -> bool:
         """Return True if `whole` replaces a lost stream of the same name. Its numbers then start at 1 again."""
@@ -60,21 +56,15 @@ async def find_streams(jetstream: JetStream, subject: str) -> FoundStreams:
 
 @define(eq=False)
 class Consumer(ABC):
-    """The engine's consumer for one reader."""
-
     _jetstream: JetStream
-    subject: str
-    """The pattern as a wire subject."""
+    subject: str  # The pattern as a wire subject
     _pattern: str | int
     stream: str = field(default="", init=False)
     _found: FoundStreams = field(factory=lambda: FoundStreams([]), init=False)
     name: str = field(default="", init=False)
-    title: str = field(default="", init=False)
-    """Description for logs."""
-    _wanted: str = field(default="", init=False)
-    """Arguments from the application, for error texts."""
-    ack_wait: float = field(default=math.inf, init=False)
-    """Seconds after which an unacknowledged publication is redelivered."""
+    title: str = field(default="", init=False)  # Description for logs
+    _wanted: str = field(default="", init=False)  # Arguments from the application, for error texts
+    ack_wait: float = field(default=math.inf, init=False)  # Seconds after which an unacknowledged publication is redelivered
 
     @property
     def created(self) -> str:
@@ -191,8 +181,7 @@ class ReplayConsumer(Consumer):
     """
 
     _spec: ReplaySpec
-    _last: int = field(default=0, init=False)
-    """Highest number among received publications and those before the start."""
+    _last: int = field(default=0, init=False)  # Highest number among received publications and those before the start
     _place: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:

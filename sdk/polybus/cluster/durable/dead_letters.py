@@ -23,19 +23,14 @@ from .stores import Stores, copy_of, stream_name
 if TYPE_CHECKING:
     from .jetstream import StoredPublishing
 
-NAME: Final = "dead"
-"""Name of the store for dead letters."""
-_AGE: Final = 30 * 86_400 * NANOSECONDS
-"""Time after which dead letters expire, in nanoseconds."""
+NAME: Final = "dead"  # Name of the store for dead letters
+_AGE: Final = 30 * 86_400 * NANOSECONDS  # Time after which dead letters expire, in nanoseconds
 _ONCE: Final = 86_400 * NANOSECONDS
 """Nanoseconds during which a publication has only one dead letter, even if a restarted server redelivers it."""
-_TEXT: Final = 500
-"""Maximum length of a stored error text."""
+_TEXT: Final = 500  # Maximum length of a stored error text
 _PATIENCE: Final = 10.0
-_SUBJECTS: Final = 4096
-"""Maximum number of subjects for counting letters by handler. The engine's answer lists every subject."""
-ID: Final = "Polybus-Id"
-"""Header with the publication's id. The handler receives the same id on a retry."""
+_SUBJECTS: Final = 4096  # Maximum number of subjects for counting letters by handler. The engine's answer lists every subject.
+ID: Final = "Polybus-Id"  # Header with the publication's id. The handler receives the same id on a retry.
 WHOLE: Final = "Polybus-Whole"
 """Header of an incomplete letter: the number of the complete publication in the store of dead letters.
 
@@ -45,8 +40,7 @@ _LEFT_OUT: Final = "Polybus-Left-Out"
 _REST: Final = 30 * 86_400.0
 """Seconds until redelivery if the letter is incomplete and the store removes acknowledged publications."""
 _RESTS: Final = "; its letter is incomplete, so the publication stays stored until the letter is retried or dropped"
-OVER: Final = "+TERM"
-"""Acknowledgement that ends redelivery. Newer servers also accept a reason after it."""
+OVER: Final = "+TERM"  # Acknowledgement that ends redelivery. Newer servers also accept a reason after it.
 _WORDS: Final = ("polybus-", "nats-")
 _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
@@ -61,10 +55,8 @@ class Death:
     stream: str
     number: int
     id: str = ""
-    readable: bool = True
-    """False if the headers could not be decoded or no part of the publication arrived."""
-    block: bytes = b""
-    """Undecodable headers as received. Empty if no part of the publication arrived."""
+    readable: bool = True  # False if the headers could not be decoded or no part of the publication arrived
+    block: bytes = b""  # Undecodable headers as received. Empty if no part of the publication arrived.
     created: str = ""
 
     @property
@@ -224,24 +216,12 @@ def _headers(message: Message) -> dict[str, str]:
     return {name: value for name, value in headers if name.lower() == VIA or not name.lower().startswith(_WORDS)}
 
 
-_GONE: Final = (10037, 10043, 10057)
-"""Error numbers for removing a message that does not exist."""
-_LARGEST_HEADERS: Final = 64 * 1024 * 1024
-"""Maximum size of the headers, in bytes. No server accepts more from a publisher."""
+_GONE: Final = (10037, 10043, 10057)  # Error numbers for removing a message that does not exist
+_LARGEST_HEADERS: Final = 64 * 1024 * 1024  # Maximum size of the headers, in bytes. No server accepts more from a publisher.
 _NO_HEADERS: Final = b"NATS/1.0\r\n\r\n"
-_AGAIN: Final = 30.0
-"""Maximum number of seconds for storing a publication again."""
-_FACTS: Final = (
-    "polybus-durable",
-    "polybus-attempts",
-    "polybus-origin",
-    "polybus-death",
-    "polybus-error-id",
-    "polybus-left-out",
-    "nats-msg-id",
-    ID.lower(),
-    WHOLE.lower(),
-)
+_AGAIN: Final = 30.0  # Maximum number of seconds for storing a publication again
+_OWN: Final = ("durable", "attempts", "origin", "death", "error-id", "left-out")
+_FACTS: Final = (*(f"polybus-{name}" for name in _OWN), MESSAGE_ID.lower(), ID.lower(), WHOLE.lower())
 
 
 def _block_of(message: dict[str, Any]) -> HeaderBlock:
@@ -256,45 +236,30 @@ def _id_of(block: HeaderBlock) -> str:
 
 @frozen
 class DeadLetter:
-    number: int
-    """Sequence number in the store of dead letters."""
-    at: str
-    """Time at which the letter was stored, in the engine's format."""
+    number: int  # Sequence number in the store of dead letters
+    at: str  # Time at which the letter was stored, in the engine's format
     durable: str
     subject: str | int
     attempts: int
-    death: str
-    """Reason why there were no more attempts."""
-    error_id: str
-    """Id of the last failure in the log. Empty if no worker reported a failure."""
-    origin: str
-    """Stream and number of the publication."""
+    death: str  # Reason why there were no more attempts
+    error_id: str  # Id of the last failure in the log. Empty if no worker reported a failure.
+    origin: str  # Stream and number of the publication
     headers: dict[str, str]
     body: bytes
-    octets: bool
-    """True if the body is bytes, even if it looks like JSON."""
-    left_out: str = ""
-    """``headers``, ``body`` or both, if they did not fit into the letter."""
-    whole: int = 0
-    """Number of the complete publication in the store of dead letters, or 0 if it is not stored there."""
-    id: str = ""
-    """Id that the handler received."""
-    fault: str = ""
-    """Reason why the letter cannot be decoded, or an empty string."""
+    octets: bool  # True if the body is bytes, even if it looks like JSON
+    left_out: str = ""  # ``headers``, ``body`` or both, if they did not fit into the letter
+    whole: int = 0  # Number of the complete publication in the store of dead letters, or 0 if it is not stored there
+    id: str = ""  # Id that the handler received
+    fault: str = ""  # Reason why the letter cannot be decoded, or an empty string
 
 
 @frozen
 class LetterPlace:
-    """The stream in which dead letters are stored."""
-
-    owner: str
-    """Name of the cluster or stream, for error texts."""
+    owner: str  # Name of the cluster or stream, for error texts
     stream: str
     prefix: str
-    written: Callable[[str | int], str]
-    """Converts a subject to a wire subject."""
-    ours: bool
-    """True if the stream belongs to this cluster. Removing a letter then also removes the publication stored for it."""
+    written: Callable[[str | int], str]  # Converts a subject to a wire subject
+    ours: bool  # True if the stream belongs to this cluster. Removing a letter then also removes the publication stored for it.
 
 
 @define(eq=False)

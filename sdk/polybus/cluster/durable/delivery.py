@@ -28,11 +28,9 @@ logger: logging.Logger = logging.getLogger("polybus.cluster")
 
 _DONE: Final = "+ACK"
 GIVEN_BACK: Final = "-NAK"
-_AGAIN: Final = 5.0
-"""Minimum number of seconds until redelivery if the dead letter could not be stored."""
+_AGAIN: Final = 5.0  # Minimum number of seconds until redelivery if the dead letter could not be stored
 _UNKNOWN: Final = "no worker finished it or could store its dead letter"
-_REMEMBERED: Final = 1024
-"""Maximum number of reasons to remember while dead letters cannot be stored."""
+_REMEMBERED: Final = 1024  # Maximum number of reasons to remember while dead letters cannot be stored
 
 
 @define(eq=False)
@@ -106,21 +104,16 @@ class Delivery:
     """A stored publication that a reader has received. Implements `message.Settlement`."""
 
     _reader: StoreReader
-    _fate: Fate | None
-    """`None` if publications are not acknowledged."""
+    _fate: Fate | None  # `None` if publications are not acknowledged
     message: Message
     to: ToReader
     stream: str
-    created: str
-    """Creation time of the stream."""
-    size: int = field(default=0, init=False)
-    """Size of the body, in bytes."""
-    read: bool = field(default=False, init=False)
-    """True once the application has received the publication by iterating."""
+    created: str  # Creation time of the stream
+    size: int = field(default=0, init=False)  # Size of the body, in bytes
+    read: bool = field(default=False, init=False)  # True once the application has received the publication by iterating
     _decided: str = field(default="", init=False)
     """Decision that the application made with a method of the message, for error texts."""
-    ended: bool = field(default=False, init=False)
-    """True once the publication is acknowledged."""
+    ended: bool = field(default=False, init=False)  # True once the publication is acknowledged
 
     def __attrs_post_init__(self) -> None:
         self.size = len(self.message.raw or b"")
@@ -177,8 +170,7 @@ class Delivery:
         return self._fate
 
 
-_TEXT: Final = 200
-"""Maximum length of the error text in a dead letter."""
+_TEXT: Final = 200  # Maximum length of the error text in a dead letter
 
 
 @define(eq=False)
@@ -263,8 +255,7 @@ class SubscriptionTaker:
 
     _services: Services
     _subscription: IteratedQueue
-    fate: Fate | None
-    """`None` if publications are not acknowledged."""
+    fate: Fate | None  # `None` if publications are not acknowledged
 
     @property
     def full(self) -> bool:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
-_EACH: Final = 2.0
-"""Seconds until an unconfirmed publication is resent."""
+_EACH: Final = 2.0  # Seconds until an unconfirmed publication is resent
 _KNOWN: Final = 30.0
 """Seconds during which an unconfirmed publication is resent. Streams remember ids for two minutes by default."""
 _PATIENCE: Final = 5.0
@@ -135,8 +134,7 @@ class ForeignStreams:
     _link: Link
     readers: StoreReaders = field(init=False)
     _publishing: StoredPublishing = field(init=False)
-    _letters: str = field(init=False)
-    """Subject prefix of the dead letters, or an empty string if letters are not stored."""
+    _letters: str = field(init=False)  # Subject prefix of the dead letters, or an empty string if letters are not stored
 
     def __attrs_post_init__(self) -> None:
         adapter: Any = self._link.adapter

@@ -24,30 +24,23 @@ if TYPE_CHECKING:
     from ...integrations import Services
     from ...nodes import Store
 
-NANOSECONDS: Final = 1_000_000_000
-"""Nanoseconds per second. The engine's times are in nanoseconds."""
-_EACH: Final = 2.0
-"""Seconds until a request is repeated. Servers do not answer while they have no leader."""
+NANOSECONDS: Final = 1_000_000_000  # Nanoseconds per second. The engine's times are in nanoseconds.
+_EACH: Final = 2.0  # Seconds until a request is repeated. Servers do not answer while they have no leader.
 _PAUSE: Final = 0.25
 _UNAVAILABLE: Final = 503
 _NOT_STORED: Final = 10077
 """Error number with several possible causes, such as a limit or a stream that is being closed. The text explains the cause."""
-_FULL: Final = frozenset((10002, 10023, 10028, 10047, 10122))
-"""Error numbers for a store, account or server that is full."""
+_FULL: Final = frozenset((10002, 10023, 10028, 10047, 10122))  # Error numbers for a store, account or server that is full
 _PASSING: Final = frozenset((10008, 10009, 10158, 10167))
 """Error numbers for temporary failures: no leader yet, a publication with the same id in progress, or too many requests."""
-NO_STREAM: Final = 10059
-"""Error number for a stream that does not exist."""
-_MISSING: Final = frozenset((NO_STREAM, 10014, 10037))
-"""Error numbers for a stream, consumer or message that does not exist."""
+NO_STREAM: Final = 10059  # Error number for a stream that does not exist
+_MISSING: Final = frozenset((NO_STREAM, 10014, 10037))  # Error numbers for a stream, consumer or message that does not exist
 _STREAM: Final = re.compile(r"(?:(?![.*>/\\])[!-~]){1,255}")
 _NEW: Final = (2, 10)
-_HEARS_WHY: Final = (2, 10, 4)
-"""First server release that accepts a reason after ``+TERM``."""
+_HEARS_WHY: Final = (2, 10, 4)  # First server release that accepts a reason after ``+TERM``
 _DISABLED: Final = frozenset((10035, 10039, 10076))
 """Error numbers that mean that JetStream is not enabled for the server, the account or the system."""
-_MOST_PAGES: Final = 98
-"""Maximum number of pages to request. Each page contains up to 1,024 names."""
+_MOST_PAGES: Final = 98  # Maximum number of pages to request. Each page contains up to 1,024 names.
 
 
 class JetStreamError(LocalProtocolError):
@@ -73,8 +66,6 @@ class EngineLink(Protocol):
 
 @frozen
 class Advice:
-    """Advice in error texts, which depends on who operates the engine."""
-
     keeps_nothing: str
     no_store: str  # formatted with the pattern
     gone: str  # formatted with the subject
@@ -133,11 +124,9 @@ def read_answer(answer: Any, advice: Advice) -> dict[str, Any]:
 @define(eq=False)
 class JetStream:
     _link: EngineLink
-    _patience: float = 5.0
-    """Seconds to wait for an answer, including repetitions of the request."""
+    _patience: float = 5.0  # Seconds to wait for an answer, including repetitions of the request
     advice: Advice = OF_CLUSTER
-    domain: str = ""
-    """JetStream domain of the streams, or an empty string for the server's own domain."""
+    domain: str = ""  # JetStream domain of the streams, or an empty string for the server's own domain
 
     @property
     def api(self) -> str:
@@ -250,8 +239,7 @@ def _question(subject: str, members: dict[str, Any] | None) -> Message:
 
 _CERTAIN: Final = 2
 """Number of consecutive answers without a stream that count as final. Servers may not know all streams at first."""
-_OF_ENGINE: Final = "nats-"
-"""Prefix of headers that contain instructions for the engine."""
+_OF_ENGINE: Final = "nats-"  # Prefix of headers that contain instructions for the engine
 _UNKNOWN: Final = "the engine did not confirm it, but it may be stored: publish it again with the same id= to store it once"
 _NOT_SENT: Final = "it was not sent to the engine, so it is not stored"
 _NOT_TAKEN: Final = (
@@ -269,10 +257,8 @@ class StoredPublishing:
     _link: EngineLink
     _jetstream: JetStream
     _prefix: str
-    _each: float = math.inf
-    """Seconds until an unconfirmed publication is resent. Infinite if the session resends publications."""
-    _known: float = math.inf
-    """Seconds during which external streams remember an id."""
+    _each: float = math.inf  # Seconds until an unconfirmed publication is resent. Infinite if the session resends publications.
+    _known: float = math.inf  # Seconds during which external streams remember an id
     _kept: SubjectIndex[tuple[str, float]] = field(factory=lambda: SubjectIndex[tuple[str, float]]())
     """Name of each store of this bus and the seconds during which it remembers an id, by subject."""
 

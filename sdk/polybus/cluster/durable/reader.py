@@ -26,37 +26,27 @@ if TYPE_CHECKING:
 EXPIRES: Final = 30.0
 HEARTBEAT: Final = 2.0
 """Seconds between heartbeats. If a restarted server has lost a pull request, a missing heartbeat is the only sign."""
-SILENCE: Final = 2 * HEARTBEAT + 1.0
-"""Seconds without a heartbeat after which a pull request counts as lost."""
+SILENCE: Final = 2 * HEARTBEAT + 1.0  # Seconds without a heartbeat after which a pull request counts as lost
 _PAUSE: Final = 1.0
 
 
 class PullState(enum.Enum):
-    OFF = "off"
-    """The reader has stopped or has no link, and ignores late events."""
-    LOST = "lost"
-    """The reader must look up or create its consumer."""
-    FULL = "full"
-    """No pull request is open, because all slots are in use."""
+    OFF = "off"  # The reader has stopped or has no link, and ignores late events
+    LOST = "lost"  # The reader must look up or create its consumer
+    FULL = "full"  # No pull request is open, because all slots are in use
     ASKING = "asking"
 
 
 @define(eq=False)
 class Pull:
-    """State of a reader's pull requests."""
-
-    places: int
-    """Maximum number of publications that the reader handles at once."""
+    places: int  # Maximum number of publications that the reader handles at once
     state: PullState = field(default=PullState.OFF, init=False)
     asked: int = field(default=0, init=False)
     """Number of requested publications that have not arrived yet. Always 0 unless the state is `ASKING`."""
-    _began: float = field(default=0.0, init=False)
-    """Start time of the oldest open request."""
-    _came: bool = field(default=False, init=False)
-    """True if a publication has arrived since `_began`."""
+    _began: float = field(default=0.0, init=False)  # Start time of the oldest open request
+    _came: bool = field(default=False, init=False)  # True if a publication has arrived since `_began`
     _heard: float = field(default=0.0, init=False)
-    _look_at: float = field(default=0.0, init=False)
-    """Time at which to look up a lost consumer."""
+    _look_at: float = field(default=0.0, init=False)  # Time at which to look up a lost consumer
 
     def up(self, now: float) -> None:
         self.state, self.asked, self._look_at = PullState.LOST, 0, now
@@ -129,15 +119,12 @@ class Pull:
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
-_SHARE: Final = 3
-"""Number of progress messages sent within `ack_wait`."""
+_SHARE: Final = 3  # Number of progress messages sent within `ack_wait`
 _MESSAGE_ID: Final = "Nats-Msg-Id"
 _BEAT, _REQUEST_OVER = 100, (404, 408)
 _IN_PROGRESS: Final = "+WPI"
-_COMPLETE: Final = "Batch Completed"
-"""Status text for a complete request (since 2.11)."""
-_TOO_MUCH: Final = "Message Size Exceeds MaxBytes"
-"""Status text if the next publication would exceed ``max_bytes``."""
+_COMPLETE: Final = "Batch Completed"  # Status text for a complete request (since 2.11)
+_TOO_MUCH: Final = "Message Size Exceeds MaxBytes"  # Status text if the next publication would exceed ``max_bytes``
 
 
 class Taker(Protocol):
@@ -167,14 +154,12 @@ class StoreReader:
     """Publications that are waiting for a slot or for space, in order of arrival."""
     _running: dict[Delivery, float] = field(factory=dict, init=False)
     """Publications in progress, with the time of the next progress message to the engine, as in `_waiting`."""
-    _bytes: int = field(default=0, init=False)
-    """Total size in bytes of the bodies in progress."""
+    _bytes: int = field(default=0, init=False)  # Total size in bytes of the bodies in progress
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
     _stopping: bool = field(default=False, init=False)
     _runs: bool = field(default=False, init=False)
     _looking: bool = field(default=False, init=False)
-    _found: bool = field(default=False, init=False)
-    """True if the consumer has been found on this connection."""
+    _found: bool = field(default=False, init=False)  # True if the consumer has been found on this connection
     _forbidden: bool = field(default=False, init=False)
     """True if the engine rejects acknowledgements or requests on this connection."""
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
-PACE: Final = 10.0
-"""Seconds between requests for the durable handlers' progress."""
+PACE: Final = 10.0  # Seconds between requests for the durable handlers' progress
 
 
 def check_names(specs: Iterable[SubscriberSpec]) -> None:
@@ -52,8 +51,7 @@ def _unavailable(stats: DurableStats) -> DurableStats:
 @define(eq=False)
 class StoreReaders:
     _services: Services
-    _published: Callable[[str | int], str]
-    """Converts a pattern to a wire subject."""
+    _published: Callable[[str | int], str]  # Converts a pattern to a wire subject
     _jetstream: JetStream
     _graveyard: Graveyard
     _engine: Callable[[], PeerCore]
@@ -62,8 +60,7 @@ class StoreReaders:
     _durables: dict[int, DurableConsumer] = field(factory=dict, init=False)
     _of_subscriptions: dict[IteratedQueue, int] = field(factory=dict, init=False)
     _numbers: Iterator[int] = field(factory=lambda: itertools.count(1), init=False)
-    _can_bury: bool = field(default=False, init=False)
-    """True once dead letters can be stored."""
+    _can_bury: bool = field(default=False, init=False)  # True once dead letters can be stored
     progress: tuple[DurableStats, ...] = field(default=(), init=False)
     _is_up: bool = field(default=True, init=False)
     _watched: anyio.Event | None = field(default=None, init=False)
@@ -86,7 +83,6 @@ class StoreReaders:
                 self._handlers.append(reader)
 
     async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
-        """Deliver stored publications to a subscription until `unsubscribe` is called."""
         fate = None
         if isinstance(spec, DurableSpec):
             fate = Fate(self._services, spec, f"durable {spec.name}", self._graveyard)
@@ -131,7 +127,6 @@ class StoreReaders:
             self._services.running.spawn(self._look, self._watched)
 
     async def _look(self, ended: anyio.Event) -> None:
-        """Request the durable handlers' progress regularly, so that statistics never have to wait for the engine."""
         while not ended.is_set():
             with anyio.move_on_after(PACE):
                 await ended.wait()

@@ -30,14 +30,10 @@ RETRY: Final = Retry(attempts=5, backoff=Backoff(initial=1.0, maximum=60.0))
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _ACK_WAIT: Final = 30.0
 _SHORTEST: Final = 1.0
-_LONGEST: Final = 86_400.0
-"""Minimum and maximum of `ack_wait`, in seconds."""
-MOST: Final = 20_000
-"""Maximum number of unacknowledged publications of a durable handler, counting all its workers."""
-_YEARS: Final = 290
-"""Maximum time span that the engine can represent in its 64 bits of nanoseconds."""
-_LARGEST: Final = (1 << 63) - 1
-"""Largest possible sequence number of a publication."""
+_LONGEST: Final = 86_400.0  # Minimum and maximum of `ack_wait`, in seconds
+MOST: Final = 20_000  # Maximum number of unacknowledged publications of a durable handler, counting all its workers
+_YEARS: Final = 290  # Maximum time span that the engine can represent in its 64 bits of nanoseconds
+_LARGEST: Final = (1 << 63) - 1  # Largest possible sequence number of a publication
 _USUAL: Final = Retry()
 
 
@@ -172,17 +168,14 @@ class StoredReading(Extension):
     """The engines from which a bus reads stored publications. Implements `plugins.extensions.Storage`."""
 
     _parts: BusParts
-    engines: list[StoreReaders] = field(factory=list, init=False)
-    """All engines. The cluster's engine comes first."""
-    expected: bool = field(default=False, init=False)
-    """True once the bus opens a link that may lead to streams."""
+    engines: list[StoreReaders] = field(factory=list, init=False)  # All engines. The cluster's engine comes first.
+    expected: bool = field(default=False, init=False)  # True once the bus opens a link that may lead to streams
     cluster: StoreReaders | None = field(default=None, init=False)
     """Readers of the cluster's engine. `None` while the bus is not in the cluster."""
     stores: StoredPublishing | None = field(default=None, init=False)
     """Publisher to the cluster's stores. `None` if the cluster has no stores."""
     _streams: dict[Link, ForeignStreams] = field(factory=dict, init=False)
-    _taken: dict[Handler, Link] = field(factory=dict, init=False)
-    """Link that each durable handler reads from."""
+    _taken: dict[Handler, Link] = field(factory=dict, init=False)  # Link that each durable handler reads from
     _readers: dict[IteratedQueue, StoreReaders] = field(factory=dict, init=False)
 
     @property
@@ -306,7 +299,6 @@ class StoredReading(Extension):
             engine.give_back()
 
     async def subscribe(self, subscription: IteratedQueue, spec: DurableSpec | ReplaySpec) -> None:
-        """Deliver stored publications to a subscription until `unsubscribe` is called."""
         engine = self._readers[subscription] = self._engine(subscription)
         await engine.subscribe(subscription, spec)
 
@@ -326,7 +318,6 @@ class StoredReading(Extension):
             engine.unsubscribe(subscription)
 
     def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Any]:
-        """Return the store for a publication, and the peer that leads to it."""
         mesh = self._parts.links.mesh
         if kept and peers is None and self.stores is not None and mesh is not None:
             return self.stores, mesh.peer

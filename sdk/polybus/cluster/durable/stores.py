@@ -51,8 +51,7 @@ def _copied(stream: str, number: int) -> str:
     return f"A copy of publication {number} of {stream}, whose dead letter has not all of it."
 
 
-_CHECKS, _PAUSE = 50, 0.1
-"""Number of times to check whether a copy is complete, and seconds between the checks."""
+_CHECKS, _PAUSE = 50, 0.1  # Number of times to check whether a copy is complete, and seconds between the checks
 _COPIES: Final = "JS_SRC_"
 """Prefix of the consumers that a server uses to copy from a stream. Releases before 2.10 do not list these consumers."""
 _ARGUMENTS: Final = {
@@ -101,7 +100,6 @@ class Stores:
         return {}
 
     async def make_if_absent(self, members: dict[str, Any]) -> dict[str, Any]:
-        """Create a stream if it does not exist, and return its configuration."""
         name = members["name"]
         try:
             there = await self._jetstream.find(f"STREAM.INFO.{name}")

@@ -167,7 +167,6 @@ class NatsCodec:
         return write_publication(self._subjects[message.subject], None, block, payload)
 
     def request(self, message: Message, inbox: str, *, headers: bool = True) -> bytes:
-        """Write a request. If the server does not support headers, the request has no headers."""
         subject = self._subjects[message.subject]
         payload, own = self.payload(message)
         if not headers:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ...errors import Code, RemoteProtocolError, TooLarge, Unsupported
 from ...limits import Limits
@@ -17,9 +17,9 @@ from ...plugins.tools import SubjectIndex
 from .._shared import error_facts, refusal, too_large
 from .codec import NatsCodec
 from .credentials import Credentials
-from .headers import HeaderBlock, ServerError
-from .operations import INBOX_SID, write_subscription, write_unsubscription
-from .stored import give, give_unreadable, word_of_engine
+from .headers import HeaderBlock, ServerError, raw_without_those_of_engine
+from .operations import INBOX_SID, cut_delivery, write_subscription, write_unsubscription
+from .stored import give, word_of_engine
 
 if TYPE_CHECKING:
     from .adapter import Nats
@@ -252,10 +252,14 @@ class NatsDialect:
             self._connection.events.append(message)
 
     def give_unreadable(self, subscription: NatsSubscription, subject: str, error: RemoteProtocolError, frame: bytes) -> bool:
-        """Pass an unreadable message to its reader. Returns False if its address is also unreadable."""
-        read = self._connection.codec.reader.headers.read
+        """Pass an unreadable message to its reader, because the engine would redeliver it forever.
+
+        Returns False if its address is also unreadable.
+        """
+        reply, block, payload = cut_delivery(frame)
+        headers = self._connection.codec.reader.headers.read(block)
         try:
-            to, headers, payload = give_unreadable(subscription.name, error.text, frame, read)
+            to = evolve(give(subscription.name, reply, headers), fault=error.text, block=raw_without_those_of_engine(block))
             message = self._message(Kind.PUBLISH, self.named(subject), None, headers, payload, None, to)
         except RemoteProtocolError:
             return False

@@ -26,7 +26,6 @@ def _without_padding(data: bytes) -> str:
 
 
 def private_keys() -> type[Ed25519PrivateKey]:
-    """Import the private-key class from `cryptography`, which is an optional dependency."""
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ImportError as error:
@@ -58,8 +57,6 @@ class KeyPair:
 
 @frozen(kw_only=True)
 class Credentials:
-    """Credentials for CONNECT: user and password, a token, a key, or a key with a JWT."""
-
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)

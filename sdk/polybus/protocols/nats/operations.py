@@ -235,8 +235,6 @@ class NatsCutter:
 
 @frozen
 class NatsFraming:
-    """Framing of NATS connections."""
-
     tls_first: bool = False  # The connection starts with TLS (the server's ``handshake_first`` option)
     pack: Callable[[bytes], bytes] = field(default=bytes, init=False, eq=False, repr=False)  # A frame is sent unchanged
     gathers: ClassVar[bool] = True  # A server forwards the bytes it receives

@@ -268,8 +268,7 @@ class NatsSession:
         elif key is not None:
             self._connection.events.append(Confirmed(key, tuple(self._connection.subscriptions.refused)))
 
-    def _ignore(self, operation: NatsOperation) -> None:
-        """Do nothing."""
+    def _ignore(self, operation: NatsOperation) -> None: ...
 
     # -- errors of the server --------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,7 @@ from .headers import (
     without_those_of_engine,
     write_block,
 )
-from .operations import cut_delivery, refuse, write_named
+from .operations import refuse, write_named
 
 ACKS: Final = "$JS.ACK."
 
@@ -141,18 +141,6 @@ def word_of_engine(reader: int, headers: HeaderBlock) -> Message:
     pending = int(left) if left.isascii() and left.isdigit() and len(left) < 12 else None
     told = ToReader(reader, status=headers.status or 0, text=headers.text, left=pending)
     return Message(Kind.CONTROL, peer=told)
-
-
-def give_unreadable(
-    reader: int, fault: str, frame: bytes, read: Callable[[bytes], HeaderBlock]
-) -> tuple[ToReader, HeaderBlock, bytes]:
-    """Return the address, headers and payload of an unreadable message. Without them, the engine would redeliver the message
-    forever.
-    """
-    reply, block, payload = cut_delivery(frame)
-    headers = read(block)
-    to = give(reader, reply, headers)
-    return evolve(to, fault=fault, block=raw_without_those_of_engine(block)), headers, payload
 
 
 def read_refusal(error: ServerError) -> Message | None:

@@ -330,8 +330,7 @@ _CONTROLS: Final = {"cancel": Kind.CANCEL, "item": Kind.ITEM, "credit": Kind.CRE
 WORDS: Final = {kind: word for word, kind in _CONTROLS.items()}
 
 _AGAIN: Final = 2.0
-LONGEST_PAUSE: Final = 16.0
-"""Initial and maximum wait, in seconds, before an unconfirmed publication is sent again."""
+LONGEST_PAUSE: Final = 16.0  # Initial and maximum wait, in seconds, before an unconfirmed publication is sent again
 
 
 @define(eq=False)

@@ -97,8 +97,6 @@ def unescape_subject(text: str) -> str | int:
 
 @define(eq=False)
 class ClusterSubjects:
-    """One cluster's subjects as seen by one node."""
-
     cluster: str
     node: str
     limit: int  # Maximum bytes of a subject on this wire
@@ -111,8 +109,7 @@ class ClusterSubjects:
     asked: Memo[str | int, str] = field(init=False)  # Subject and reply prefix of such a request
     published: Memo[str | int, str] = field(init=False)
     read: Memo[str, str | int] = field(init=False)
-    named: Memo[str, str | int] = field(init=False)
-    """Maps the wire subjects of requests and publications to the bus's subjects."""
+    named: Memo[str, str | int] = field(init=False)  # Maps the wire subjects of requests and publications to the bus's subjects
     askers: Memo[str, str] = field(init=False)
     """Maps reply subjects without their last token to nodes (empty for other clients)."""
     _skipped: int = field(init=False)
