@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 import polybus
 import polybus.sync
-from polybus import Backoff, BadRequest, Bus, Context, Disconnected, Limits, Route, Router, Subject, TooManyRequests, connect
+from polybus import Backoff, BadRequest, Bus, Context, Disconnected, Limits, Route, Router, TooManyRequests, connect
 from polybus.broker import Broker
 from polybus.errors import Forbidden, LocalProtocolError, NotFound, ReservedSubject, Unsupported
 from polybus.events import HandlerFailed
@@ -24,10 +24,10 @@ from polybus.secrets import without_secrets
 from polybus.testing import pair
 from tests.refusal import refused
 from tests.support import eventually
-from tests.unit.answering import Gated
 
 WRONG: Any = "what type checkers would not let pass"
 bus_class: Any = Bus
+attached: Any = attach
 connector: Any = connect
 router_class: Any = Router
 blocking: Any = polybus.sync
@@ -310,18 +310,6 @@ async def test_notify_to_a_handler_of_the_same_bus_is_no_request() -> None:
         assert bus.stats().failed == 1
 
 
-async def test_requests_to_the_same_bus_count_as_running() -> None:
-    bus = Bus()
-    gated = Gated(bus)
-    async with bus:
-        reply = bus.request("wait")
-        await eventually(lambda: gated.inside)
-        assert (bus.stats().pending, bus.stats().running) == (1, 1)
-        gated.go.set()
-        await reply
-        assert (bus.stats().pending, bus.stats().running) == (0, 0)
-
-
 async def test_a_request_to_the_same_bus_inherits_the_enclosing_deadline() -> None:
     bus, deadlines = Bus(), []
 
@@ -372,20 +360,6 @@ def test_insecure_is_a_bool_and_no_text_that_happens_to_be_true(insecure: Any) -
     attach(app, Bus())  # nothing was attached
 
 
-@pytest.mark.parametrize(
-    ("keyword", "says"),
-    [
-        ("origin", r"attach\(\) has no origin=: did you mean origins=\?$"),
-        ("url", r"attach\(\) has no url=: give path='/bus' and protocol='ubre'"),
-        ("authenticate", r"attach\(\) has no authenticate=: pass it to the bus: Bus\(authenticate=\.\.\.\)"),
-    ],
-)
-def test_an_argument_that_attach_does_not_have_is_answered_with_what_to_write(keyword: str, says: str) -> None:
-    given: dict[str, Any] = {keyword: "x"}
-    with pytest.raises(TypeError, match=says):
-        attach(FastAPI(), Bus(), **given)
-
-
 def test_run_in_another_thread_says_what_to_use_there() -> None:
     with ThreadPoolExecutor() as pool, pytest.raises(LocalProtocolError, match=r"main thread.*polybus\.sync\.Bus"):
         pool.submit(polybus.run, Bus(), "ubre+tcp://127.0.0.1:0").result()
@@ -415,6 +389,8 @@ PORTS = r"the port must be a number from 0 to 65535, for example ubre\+tcp://127
         (lambda: connector("ubre+ws://h:1/bus", x=3), r"connect\(\) has no x=: there are bus, protocol, .*, record$"),
         (lambda: blocking.connect("ubre+ws://h:1/bus", timeout=3), r"sync\.connect\(\) has no timeout=: wait="),
         (lambda: blocking.Bus("ubre+ws://h:1/bus"), r"a client is polybus\.sync\.connect\('ubre\+ws"),
+        (lambda: attached(FastAPI(), Bus(), origin="x"), r"attach\(\) has no origin=: did you mean origins=\?$"),
+        (lambda: attached(FastAPI(), Bus(), url="x"), r"attach\(\) has no url=: give path='/bus' and protocol='ubre'"),
         (lambda: connector("ubre+tcp://127.0.0.1:99999"), PORTS),
         (lambda: connector("ubre+tcp://127.0.0.1:http"), PORTS),
         (lambda: connector("ubre+ws://::1:8000/bus"), r"write an IPv6 address in brackets, for example \[::1\]:8000$"),
@@ -433,37 +409,6 @@ PORTS = r"the port must be a number from 0 to 65535, for example ubre\+tcp://127
 def test_an_argument_that_users_try_is_answered_with_what_to_write_instead(call: Any, says: str) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         call()
-
-
-async def test_a_router_with_a_prefix_puts_it_before_subjects_and_patterns_of_text_and_of_a_subject() -> None:
-    users, heard = Router(prefix="user."), list[str]()
-
-    @users.handle("get")
-    async def get(id: int) -> str:
-        return f"user {id}"
-
-    @users.handle(Subject("name", int, str))
-    async def name(id: int) -> str:
-        return "Ann"
-
-    @users.on("{what}.changed")
-    async def changed(what: str, id: int) -> None:
-        heard.append(f"{what} {id}")
-
-    def age(id: int) -> int:
-        return 7
-
-    with pytest.raises(TypeError, match="its Subject returns str"):
-        users.handle(Subject("age", int, str))(age)  # type: ignore[arg-type]
-    bus = Bus()
-    bus.include(users)
-    bus.include(users, prefix="eu.")
-    async with pair(bus) as client:
-        assert await client.request("user.get", 7) == "user 7"
-        assert await client.request("eu.user.name", 7) == "Ann"
-        await client.publish("user.name.changed", 1)
-        await client.publish("eu.user.mail.changed", 2)
-        await eventually(lambda: sorted(heard) == ["mail 2", "name 1"])
 
 
 # -- limits --------------------------------------------------------------------------------------------------------------
@@ -550,12 +495,6 @@ async def test_a_subscription_that_total_bytes_refuses_is_not_told_as_one_too_ma
 
 
 # -- types of publications -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("returns", ["int", 5, [int], (int, str)])
-def test_a_subscription_to_what_is_no_type_is_refused_where_it_is_made(returns: Any) -> None:
-    with pytest.raises(TypeError, match=r"^returns="):
-        Bus().subscribe("news", returns=returns)
 
 
 async def test_a_subscription_logs_what_it_skips_once_a_minute_and_how_often(caplog: pytest.LogCaptureFixture) -> None:

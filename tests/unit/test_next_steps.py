@@ -1,6 +1,5 @@
 """What the text of a usual mistake says to do next."""
 
-import queue
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -24,31 +23,6 @@ def shop() -> Bus:
         raise LookupError("no database")
 
     return bus
-
-
-def twice() -> None:
-    bus = Bus()
-    for _ in range(2):
-        bus.handle("x", inline=True)(lambda: 1)
-
-
-async def queue_body(items: queue.Queue[int]) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("mistake", "kind", "next_step"),
-    [
-        (lambda: connect("ubre+ws://127.0.0.1:1/bus#top"), ValueError, r"no fragment: leave out '#'"),
-        (twice, TypeError, "a subject can have only one handler: use another subject"),
-        (lambda: Bus().handle("x")(queue_body), TypeError, "a body is an attrs class, a dataclass, a TypedDict or a model"),
-        (lambda: Bus().handle("_polybus.x"), Exception, "choose another name"),
-        (lambda: Bus().on(""), Exception, "name one, such as 'user.get'"),
-        (lambda: Bus().on(None), Exception, "such as 'user.get', not NoneType"),  # type: ignore[call-overload]
-    ],
-)
-def test_a_registration_or_a_url_that_cannot_be(mistake: Callable[[], Any], kind: type[Exception], next_step: str) -> None:
-    with pytest.raises(kind, match=next_step):
-        mistake()
 
 
 @pytest.mark.parametrize(

@@ -200,24 +200,6 @@ async def test_a_request_that_outlasts_leaving_is_unavailable(by_an_error: bool,
         await eventually(lambda: far.bus.stats().running == 0)
 
 
-@pytest.mark.parametrize("how", ["aclose", "drain"])
-async def test_a_bridge_is_left_after_its_bus_has_ended_by_itself(how: str) -> None:
-    far, left, right = Far(), Bus(limits=Limits(running=2)), Bus()
-    both = bridge(left, right, routes=EVERYTHING)
-    async with pair(far.bus, client=right), AsyncExitStack() as stack:
-        await stack.enter_async_context(both)
-        async with pair(left) as asker:
-            replies = [asker.request("slow", number) for number in range(5)]
-            async with asker.stream("count", 1):
-                await eventually(lambda: left.stats().waiting >= 3)
-                await (left.aclose() if how == "aclose" else left.drain(0.05))
-                for reply in replies:
-                    with pytest.raises((Disconnected, Unavailable)):
-                        await reply
-        await stack.aclose()
-    assert not any(side.calls for side in both._parties)
-
-
 async def test_whoever_goes_while_requests_and_streams_wait_for_their_turn_leaves_nothing_to_wait_for() -> None:
     far, left, right = Far(), Bus(limits=Limits(running=2)), Bus()
     both = bridge(left, right, routes=EVERYTHING)

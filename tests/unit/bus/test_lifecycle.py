@@ -109,25 +109,6 @@ async def test_a_cancellation_goes_through_the_block() -> None:
     assert everything_ended(bus)
 
 
-async def test_entering_that_is_cancelled_leaves_the_bus_as_it_was() -> None:
-    bus = answering()
-    for turns in range(6):
-        async with anyio.create_task_group() as group:
-
-            async def enter() -> None:
-                async with bus:
-                    await anyio.sleep_forever()
-
-            group.start_soon(enter)
-            for _ in range(turns):
-                await anyio.lowlevel.checkpoint()
-            group.cancel_scope.cancel()
-        with pytest.raises(LocalProtocolError):
-            _ = bus.request("echo")
-        async with bus:
-            assert await bus.request("echo", turns) == turns
-
-
 async def test_on_asyncio_a_bus_may_be_entered_in_one_task_and_left_in_another(anyio_backend_name: str) -> None:
     if anyio_backend_name != "asyncio":
         pytest.skip("trio's nurseries belong to one task")
@@ -585,39 +566,6 @@ async def test_a_lifespan_that_enters_its_own_bus_does_not_keep_it_entered() -> 
                 _ = bus.request("echo")
             assert everything_ended(bus)
     assert log == ["goodbye", "goodbye"]
-
-
-async def test_when_who_enters_first_gives_up_the_next_one_begins_anew() -> None:
-    began, go, entered = list[int](), anyio.Event(), anyio.Event()
-
-    @asynccontextmanager
-    async def lifespan(bus: Bus) -> AsyncIterator[None]:
-        began.append(1)
-        await go.wait()
-        yield
-
-    bus = Bus(lifespan=lifespan)
-    async with anyio.create_task_group() as group:
-        first = anyio.CancelScope()
-
-        async def give_up() -> None:
-            with first:
-                async with bus:
-                    raise AssertionError
-
-        async def stay() -> None:
-            async with bus:
-                entered.set()
-
-        group.start_soon(give_up)
-        await eventually(lambda: began)
-        group.start_soon(stay)
-        await anyio.wait_all_tasks_blocked()
-        first.cancel()
-        await eventually(lambda: len(began) == 2)
-        go.set()
-    assert entered.is_set()
-    assert everything_ended(bus)
 
 
 @pytest.mark.parametrize("itself", [False, True])

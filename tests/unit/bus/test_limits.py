@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, BusError, Disconnected, Forbidden, Limits, QueueFull, TooLarge, TooManyRequests, connect
+from polybus import Backoff, Bus, BusError, Disconnected, Forbidden, Limits, QueueFull, TooManyRequests, connect
 from polybus._core.link.send_queue import SendQueue, WaitingMessage
 from polybus._core.runtime.memory_budgets import cost
 from polybus.events import PeerSlow
@@ -17,34 +17,6 @@ from polybus.testing import Faults, pair
 from tests.refusal import refused
 from tests.support import eventually
 from tests.unit.answering import Gated
-
-
-async def test_more_than_may_wait_are_refused_at_once_and_the_rest_is_answered() -> None:
-    bus = Bus(limits=Limits(running=2, waiting=3))
-    gated = Gated(bus)
-    async with pair(bus) as client:
-        replies = [client.request("wait", number) for number in range(10)]
-        for reply in replies[5:]:
-            with pytest.raises(TooManyRequests, match=r"Limits\.running"):
-                await reply
-        gated.go.set()
-        assert [await reply for reply in replies[:5]] == [0, 1, 2, 3, 4]
-        assert bus.stats().refused == 5
-
-
-async def test_one_peer_that_asks_too_much_does_not_take_the_places_of_others() -> None:
-    bus = Bus(limits=Limits(running=2, total_running=3))
-    gated = Gated(bus)
-    async with bus.serve("ubre+memory://crowd") as listener, connect(listener.url) as greedy, connect(listener.url) as modest:
-        many = [greedy.request("wait", number) for number in range(20)]
-        await eventually(lambda: bus.stats().running == 2)
-        one, two = modest.request("wait", 100), modest.request("wait", 101)
-        await eventually(lambda: bus.stats().running == 3)
-        assert not one.done()
-        gated.go.set()
-        assert [await one, await two] == [100, 101]
-        assert [await reply for reply in many] == list(range(20))
-        assert gated.most == 3
 
 
 async def test_a_peer_may_subscribe_to_so_many_patterns_and_no_more() -> None:
@@ -85,22 +57,6 @@ async def test_requests_without_an_answer_are_bounded_here_too(local: bool) -> N
                 await reply
         gated.go.set()
         assert [await reply for reply in replies[:5]] == [0, 1, 2, 3, 4]
-
-
-async def test_a_message_above_the_limit_is_refused_on_the_side_that_sends_it() -> None:
-    bus = Bus(limits=Limits(message=5000))
-
-    @bus.handle("grow")
-    async def grow(body: int) -> str:
-        return "x" * body
-
-    async with pair(bus, client=Bus(limits=Limits(message=3000))) as client:
-        for ask in (client.request, client.publish):
-            with pytest.raises(TooLarge, match="3000"):
-                await ask("grow", "x" * 3000)
-        with pytest.raises(TooLarge):
-            await client.request("grow", 6000)
-        assert await client.request("grow", 2000) == "x" * 2000
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import pytest
 import trustme
 from anyio.streams.tls import TLSStream
 
-from polybus import Bus, BusError, ConnectFailed, Handshake, Limits, connect
+from polybus import Bus, ConnectFailed, Handshake, Limits, connect
 from polybus._core.bus import dialer
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND
@@ -122,28 +122,3 @@ async def test_a_client_in_its_tls_handshake_is_refused_once_the_listener_has_en
             await tls.send(b'\0\0\0\x18{"request":"x","id":"1"}')
             assert b"this server accepts no clients" in await tls.receive()
             assert not listener.peers
-
-
-async def test_a_client_in_a_tunnel_is_refused_at_once_when_the_inner_bus_drains() -> None:
-    asked = anyio.Event()
-
-    async def authenticate(handshake: Handshake) -> bool:
-        asked.set()
-        await anyio.sleep_forever()
-        return True
-
-    patient = Limits(handshake_timeout=3600)
-    inner, outer = Bus(authenticate=authenticate, limits=patient), Bus(limits=patient)
-    outer.handle_tunnels("plant.*", inner, protocol="ubre")
-
-    async def client(link: Bus) -> None:
-        with pytest.raises(BusError, match="this server accepts no clients"):
-            async with connect(link.tunnel("plant.7"), protocol="ubre", limits=patient):
-                pass
-
-    with anyio.fail_after(BOUND):
-        async with inner, outer.serve("ubre+memory://tunnels") as listener, connect(listener.url) as link:
-            async with anyio.create_task_group() as clients:
-                clients.start_soon(client, link)
-                await asked.wait()
-                await inner.drain()

@@ -78,22 +78,6 @@ async def test_the_half_of_the_opener_ends_when_the_handler_returns() -> None:
                 await channel.send(number)
 
 
-async def test_middleware_stands_around_streams_too() -> None:
-    bus = Bus()
-
-    @bus.use
-    async def guard(message: Any, ctx: Any, call_next: Any) -> Any:
-        raise Forbidden("not today")
-
-    @bus.handle("numbers")
-    async def numbers() -> AsyncIterator[int]:
-        yield 1
-
-    async with pair(bus) as client, client.stream("numbers") as items:
-        with pytest.raises(Forbidden):
-            await anext(items)
-
-
 async def test_who_may_not_subscribe_any_more_may_still_leave() -> None:
     allowed = True
     bus = Bus(authorize=lambda peer, verb, subject: verb != "subscribe" or allowed)

@@ -8,13 +8,13 @@ import attrs
 import pytest
 
 from polybus import Backoff, Bus, ConnectFailed, Kind, Message, NoHandler, RemoteError, connect
-from polybus.events import BusEvent, DeadLettered, FrameRefused, HandlerFailed, LinkDown, LinkRetrying, LinkUp
+from polybus.events import BusEvent, DeadLettered, HandlerFailed, LinkDown, LinkRetrying, LinkUp
 from polybus.plugins.extensions import core_of
 from polybus.stats import Stats
 from polybus.testing import pair
 from polybus.testing.virtual_time import VirtualLoop
 from tests.refusal import refused
-from tests.support import eventually, next_event
+from tests.support import eventually
 from tests.unit.answering import answering, publish_each
 
 
@@ -95,19 +95,6 @@ async def test_a_first_connect_that_waits_tells_of_attempts_with_pauses_within_t
     retries = [event for event in [each async for each in events] if isinstance(event, LinkRetrying)]
     assert [retry.attempt for retry in retries] == list(range(1, attempts + 1))
     assert all(retry.delay <= 0.01 for retry in retries)
-
-
-async def test_a_malformed_frame_counts_once_and_is_an_event() -> None:
-    bus = answering()
-    async with pair(bus) as client:
-        events = bus.events()
-        transport = core_of(client.peers[0]).link.transport
-        assert transport is not None
-        transport.send(b"this is not JSON")
-        event = await next_event(events, FrameRefused)
-        assert event.reason and event.peer is bus.peers[0]
-        assert bus.stats().malformed == 1
-        assert await client.request("echo", 1) == 1
 
 
 async def test_each_reader_of_events_gets_them_all_and_only_from_then_on() -> None:

@@ -5,7 +5,6 @@ from typing import Any, Protocol
 import pytest
 
 from polybus import Bus, Router, method
-from polybus.asyncapi import document
 from polybus.testing import pair
 from tests.support import eventually
 
@@ -43,23 +42,6 @@ async def test_a_bus_answers_what_an_included_router_implements(own: str, contra
         assert [user.id async for user in asked.watch(2)] == [0, 1]
         await asked.touch(7)
         await eventually(lambda: users.touched == [(7, f"{subjects}.touch".lstrip("."))])
-
-
-async def test_what_a_contract_says_goes_with_the_router_into_the_document() -> None:
-    router, bus = Router(prefix="shop."), Bus()
-    router.implement(Users, UsersInMemory(), "user")
-    bus.include(router, prefix="eu.")
-    assert document(bus)["operations"]["eu.shop.user.get"]["summary"] == "Find a user."
-
-
-def test_one_router_implements_several_contracts_and_has_handlers_of_its_own() -> None:
-    router, bus = Router(), Bus()
-    router.implement(Users, UsersInMemory(), "user")
-    router.implement(Users, UsersInMemory(), "customer")
-    router.implement(Door, DoorAlone())
-    router.handle("ping")(lambda: None)
-    bus.include(router)
-    assert repr(bus).endswith("10 handlers>")
 
 
 @pytest.mark.parametrize("taken", ["shop.user.touch", "shop.user.get"])

@@ -1,10 +1,8 @@
 """What a bus does with publications: policies of full queues, order, concurrency, relays, both sides of a link."""
 
-import itertools
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -505,28 +503,6 @@ async def test_a_publication_that_a_relay_would_have_passed_on_is_hinted_at_once
     assert found[0].levelno == logging.WARNING and "--relay" in found[0].getMessage()
     if hints > 1:
         assert found[-1].getMessage().startswith("253 more within ")  # of the first 256 subjects
-
-
-async def test_buses_that_all_relay_to_each_other_take_each_publication_once() -> None:
-    buses = [with_barrier(Bus()) for _ in range(4)]
-    heard: list[list[Any]] = [[] for _ in buses]
-
-    def note(got: list[Any], body: Any) -> None:
-        got.append(body)
-
-    async with AsyncExitStack() as stack:
-        for bus, got in zip(buses, heard, strict=True):
-            bus.relay("chat.>")
-            bus.on("chat.room", inline=True)(partial(note, got))
-        for one, two in itertools.combinations(buses, 2):
-            await stack.enter_async_context(pair(one, client=two))
-        ann = await stack.enter_async_context(pair(buses[0]))
-        for number in range(20):
-            await ann.publish("chat.room", number)
-            await buses[3].publish("chat.room", 100 + number)
-        await eventually(lambda: all(len(got) >= 40 for got in heard))
-        await anyio.wait_all_tasks_blocked()
-        assert [sorted(got) for got in heard] == [[*range(20), *range(100, 120)]] * 4
 
 
 async def test_a_client_does_not_keep_the_last_body_that_it_published() -> None:

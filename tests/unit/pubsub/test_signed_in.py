@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Broker, Bus, Route, Router, Subject, bridge, connect
+from polybus import Bus, Route, Router, Subject, bridge
 from polybus._core.bus.bus import parts_of
 from polybus.asyncapi import document
 from polybus.testing import pair
@@ -43,21 +43,6 @@ async def test_the_first_publication_of_a_client_to_a_handler_is_warned_of_once(
         await eventually(lambda: len(heard) == 4)
     [line] = told(caplog)
     assert "'orders.placed'" in line and "placed" in line and "authorize=" in line and "peers=False" in line
-
-
-@pytest.mark.native
-async def test_clients_behind_a_broker_are_warned_of_and_kept_from_handlers_too(caplog: pytest.LogCaptureFixture) -> None:
-    bus = with_handler(heard := list[Any]())
-    bus.on("orders.placed", peers=False)(lambda order: heard.append(-order))
-    async with (
-        Broker("csb+tcp://127.0.0.1:0", "csb+tcp://127.0.0.1:0") as broker,
-        bus.connect(broker.server_urls[0]),
-        connect(broker.client_urls[0]) as ann,
-    ):
-        await eventually(lambda: any(peer.identity == "ann" for peer in bus.peers))
-        await ann.publish("orders.placed", 1)
-        await eventually(lambda: heard == [1])
-        assert len(told(caplog)) == 1
 
 
 async def test_the_first_wildcard_of_a_client_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:

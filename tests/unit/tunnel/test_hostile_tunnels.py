@@ -7,7 +7,7 @@ import anyio
 import msgspec
 import pytest
 
-from polybus import Bus, ConnectFailed, Disconnected, Handshake, Limits, LocalProtocolError, RequestError, connect
+from polybus import Bus, ConnectFailed, Handshake, Limits, LocalProtocolError, RequestError, connect
 from polybus._core.tunnel import WINDOW, FrameChannel
 from polybus.events import LinkDown
 from polybus.message import Kind
@@ -258,16 +258,4 @@ async def test_a_goodbye_behind_frames_that_nobody_takes_is_said_without_them_af
         channel.watch(channel._since + 0.03, 30.0, 0.02)
         assert not channel.queued
         assert channel._done
-        assert await out.request("echo", 1) == 1
-
-
-async def test_a_request_that_waits_in_a_tunnel_ends_with_the_peer_that_is_gone() -> None:
-    async with tunnelled(answering()) as (_, out, within):
-        pending = within.request("endless", timeout=100)
-        channel = the_channel(out)
-        channel.cut(Closed(1011, "broken"))
-        with pytest.raises(Disconnected, match="broken"):
-            await pending
-        channel.cut(Closed(1011, "again"))  # nothing is written twice
-        channel.put(b"late")
         assert await out.request("echo", 1) == 1

@@ -10,8 +10,7 @@ import anyio
 import pytest
 
 from polybus import Backoff, Broker, Bus, Context, Handshake, Identity, Limits, Peer, TooLarge, Unauthorized, connect
-from polybus._core.peer.negotiation import ExtensionProbe
-from polybus.errors import ConnectFailed, Disconnected, Forbidden, LocalProtocolError, ReservedSubject, SlowConsumer
+from polybus.errors import ConnectFailed, Disconnected, Forbidden, LocalProtocolError, ReservedSubject
 from polybus.events import LinkDown, LinkUp
 from polybus.plugins import Closed
 from polybus.plugins.extensions import core_of
@@ -277,19 +276,6 @@ async def test_a_document_too_deep_for_the_outer_wire_travels_as_bytes(outside: 
 # -- what holds a tunnel back --------------------------------------------------------------------------------------------
 
 
-async def test_a_subscriber_in_a_tunnel_that_never_reads_ends_alone() -> None:
-    inner = answering()
-    async with tunnelled(inner, client=Bus(limits=Limits(queue_bytes=100_000))) as (_, out, within):
-        async with within.subscribe("flood", queue=1, when_full="block") as flood:
-            for number in range(200):
-                await inner.publish("flood", {"n": number, "data": "x" * 5000})
-            await eventually(lambda: flood.dropped)
-            with pytest.raises(SlowConsumer):
-                await anext(flood)
-        assert await within.request("echo", 1) == await out.request("echo", 1) == 1
-        assert within.stats().reconnects == 0
-
-
 async def test_who_reads_nothing_is_sent_no_more_than_it_granted_and_gets_all_when_it_reads_again() -> None:
     inner = answering()
     async with tunnelled(inner) as (_, out, within):
@@ -369,19 +355,6 @@ async def test_what_nobody_has_read_when_a_tunnel_ends_is_not_charged_any_longer
                 await reply
         await eventually(lambda: out.peers and out.peers[0].connected)
         assert budget.held == 0
-
-
-async def test_an_opener_that_gives_up_before_it_knows_the_peer_is_cancelled_and_nothing_else() -> None:
-    async with offered(answering()) as (_, out):
-        core = core_of(out.peers[0])
-        negotiation = core.negotiation  # it is being asked, and does not answer
-        negotiation.probe = ExtensionProbe(core.link.runtime.loop, "hello", Any, 0.0, 1.0, _peer=core)
-        negotiation.speaks_extensions = None
-        with anyio.move_on_after(0.01) as scope:
-            async with connect(out.tunnel("plant.7"), protocol="csb"):
-                pass
-        assert scope.cancelled_caught
-        assert not core_of(out.peers[0]).channels
 
 
 @pytest.mark.parametrize("reads", [False, True])
@@ -497,17 +470,6 @@ async def test_when_the_outer_link_is_gone_for_good_so_is_the_inner_one() -> Non
             await eventually(lambda: not within.peers)
             with pytest.raises(Disconnected):
                 await within.request("echo", 1)
-
-
-async def test_a_draining_outer_bus_lets_inner_requests_finish() -> None:
-    gated = Gated(inner := Bus())
-    async with tunnelled(inner) as (front, _, within), anyio.create_task_group() as group:
-        reply = within.request("wait", "finished")
-        await eventually(lambda: gated.inside)
-        group.start_soon(front.drain)
-        await eventually(lambda: not inner.ready)
-        gated.go.set()
-        assert await reply == "finished"
 
 
 @pytest.mark.parametrize("deep", [False, True])
