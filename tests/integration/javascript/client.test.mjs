@@ -27,14 +27,6 @@ test('a relative address is that of the page, and the token a sub-protocol', asy
   assert.deepEqual(world.socket.protocols, ['ubre', 'polybus.closes', 'polybus.token.abc'])
 })
 
-test('connecting and closing in one turn dials once, as the two effects of StrictMode do', async (t) => {
-  const world = new World(t)
-  polybus.connect('/bus', { WebSocket: FakeSocket }).close()
-  world.connect()
-  await world.turn()
-  assert.equal(world.knocks, 1)
-})
-
 test('a socket that still connects is closed when it is open', async (t) => {
   const world = new World(t)
   world.connect()
@@ -159,33 +151,6 @@ test('what are no pauses is not heeded', async (t) => {
   assert.equal(world.knocks, 1)
 })
 
-test('three hundred clients are back soon after an outage of ten seconds, and not all at once', async (t) => {
-  const world = new World(t, { page: false })
-  const [maximum, back] = [8000, []]
-  let seed = 7
-  let up = 0
-  class Far extends FakeSocket {
-    constructor(...given) {
-      super(...given)
-      setTimeout(() => (world.at < up ? this.drops() : (this.open(), this.greets({ retry: { initial: 500, maximum } }), back.push(world.at))), 5)
-    }
-  }
-  const crowd = Array.from({ length: 300 }, () => world.connect('ws://shop.example/bus', { WebSocket: Far }))
-  await world.turn()
-  await world.pass(10)
-  assert.equal(back.length, 300)
-  Math.random = () => (seed = (seed * 16807) % 2147483647) / 2147483647
-  up = world.at + 10000
-  for (const socket of [...FakeSocket.made]) socket.drops()
-  back.length = 0
-  await world.pass(10000 + maximum + 1000)
-  assert.equal(back.length, 300)
-  const most = Math.max(...back.map((at) => back.filter((other) => at <= other && other < at + 100).length))
-  assert.ok(most <= 60, `${most} in 100 ms`)
-  assert.ok(back.at(-4) <= up + maximum + 1000)
-  for (const bus of crowd) bus.close()
-})
-
 test('waking up ends a pause at once', async (t) => {
   for (const [type, place] of [['online'], ['pageshow'], ['focus'], ['resume', 'document'], ['visibilitychange', 'document']]) {
     const world = new World(t)
@@ -216,18 +181,6 @@ test('a loss that is told just after a wake-up begins with no pause, once', asyn
   assert.equal(world.knocks, 2)
   world.socket.drops()
   assert.equal(world.states.at(-1).delay, 250)
-})
-
-test('a page that is left closes its socket, and dials when it is shown again', async (t) => {
-  const world = new World(t)
-  await world.opened()
-  const { socket } = world
-  await world.happens('pagehide')
-  assert.equal(socket.closed, true)
-  await world.pass(60000)
-  assert.equal(world.knocks, 1)
-  await world.happens('pageshow')
-  assert.equal(world.knocks, 2)
 })
 
 test('a closed bus stays closed, and nothing of it is left', async (t) => {
@@ -386,15 +339,6 @@ test('what is no time until a token ends is not heeded', async (t) => {
   }
 })
 
-test('who may not is told so, and does not come back', async (t) => {
-  const world = new World(t)
-  world.connect('/bus', { token: () => 'mine' })
-  await world.turn()
-  world.socket.drops(4403, 'not you')
-  await world.pass(60000)
-  assert.deepEqual([world.knocks, (await outcome(world.bus.ready)).name], [1, 'Forbidden'])
-})
-
 test('a broken rule of the wire is not broken a fourth time', async (t) => {
   const world = new World(t)
   world.connect()
@@ -458,21 +402,6 @@ test('notify and publish are done when they have left', async (t) => {
   assert.deepEqual(await Promise.all(done.map(outcome)), [undefined, undefined])
   assert.deepEqual([world.socket.said[0].request, world.socket.said[1]], ['seen', { publish: 'news', body: 'all' }])
   assert.equal(bus.pending, 0)
-})
-
-test('a loss settles all that has left, and what waits goes on waiting', async (t) => {
-  const world = new World(t)
-  const bus = await world.opened()
-  const left = Array.from({ length: 100 }, () => bus.request('work'))
-  world.socket.drops()
-  const waits = Array.from({ length: 50 }, () => bus.request('work'))
-  for (const one of left) assert.deepEqual(sentOf(await outcome(one)), ['Disconnected', true])
-  assert.equal(bus.pending, 50)
-  await world.pass(250)
-  world.socket.open()
-  for (const { id } of world.socket.said) world.socket.says({ success: id, body: 1 })
-  assert.deepEqual(new Set(await Promise.all(waits)), new Set([1]))
-  assert.deepEqual([world.socket.said.length, bus.pending], [50, 0])
 })
 
 test('a server that drains has not read what it did not answer', async (t) => {

@@ -72,12 +72,6 @@ async def tell(body: Any) -> None:
     await bus.publish("told.all", body)
 
 
-@bus.handle("tell each")
-async def tell_each(count: int) -> None:
-    for number in range(count):
-        await bus.publish(f"each.{number}", number)
-
-
 @bus.handle("tick")
 async def tick() -> Any:
     while True:

@@ -128,19 +128,6 @@ test('kill -9 with 100 requests under way and 50 that wait: each is told, and no
   assert.deepEqual([new Set(runs).size, bus.pending], [runs.length, 0])
 })
 
-test('a thousand subscriptions are restored before the first request that waits', { timeout: 60000 }, async () => {
-  const heard = new Set()
-  const all = Array.from({ length: 1000 }, (_, number) => bus.subscribe(`each.${number}`, (body) => heard.add(body)))
-  await Promise.all(all.map(({ ready }) => ready))
-  const lost = became('waiting')
-  await stop('SIGKILL')
-  await lost
-  const first = bus.request('tell each', 1000)
-  await start()
-  await first
-  assert.equal(heard.size, 1000)
-})
-
 test('a stream outlasts the tokens that end while it is read', { timeout: 60000 }, async () => {
   let number = 0
   const states = []

@@ -9,7 +9,6 @@ import pytest
 import websockets.exceptions
 
 from polybus.limits import Limits
-from polybus.plugins import Closed
 from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND
 from tests.vectors.bad_inputs import HANDSHAKES, LENGTHS, WEBSOCKET
@@ -48,16 +47,6 @@ async def test_bad_lengths(anyio_backend: Any, name: str) -> None:
             why = await there.end()
             assert (why.code, there.frames) == (bad.code, [])
             assert bad.says in why.reason
-
-
-async def test_a_slow_but_steady_frame_is_taken(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, undisturbed(host, "tcp://127.0.0.1:0") as server:
-        async with opened(server) as (raw, there):
-            for number, byte in enumerate(b"\0\0\0\x40" + b"x" * 64):
-                await raw.send(bytes([byte]))
-                await anyio.wait_all_tasks_blocked()
-                there.transport.tick(host.time() + number * 0.1)
-            assert await there.received(1) == [b"x" * 64]
 
 
 async def time_passes(host: Host, there: Receiver) -> None:
@@ -129,10 +118,3 @@ async def test_bad_handshakes(anyio_backend: Any, name: str) -> None:
                 assert (await raw.rest()).split(b" ")[1:2] == ([] if code is None else [b"%d" % code])
             await server.gate.until(lambda: server.gate.gone == 1)
             assert server.gate.handshakes == []
-
-
-async def test_a_peer_that_says_nothing_is_gone_like_any_other(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, undisturbed(host, "tcp://127.0.0.1:0") as server:
-        async with opened(server) as (raw, there):
-            await raw.stream.aclose()
-            assert await there.end() == Closed(1006, "the peer closed the connection without a reason")

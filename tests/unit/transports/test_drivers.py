@@ -13,7 +13,6 @@ import pytest
 from anyio.abc import ByteStream, SocketStream
 from anyio.streams.stapled import StapledByteStream
 
-from polybus.limits import Limits
 from polybus.plugins import Closed
 from polybus.transports import sockets
 from polybus.transports._stream.dial import open_wire
@@ -77,13 +76,6 @@ async def test_a_pump_writes_everything_before_it_hangs_up(anyio_backend: Any) -
         assert len(await raw.rest()) == 4 + 500_000 + 8 + 3
         await raw.stream.send_eof()
         assert await here.end() == Closed(1001, "bye")
-
-
-async def test_a_pump_is_cut_when_the_peer_does_not_hang_up(anyio_backend: Any) -> None:
-    async with running(anyio_backend, Limits(close_timeout=0.05)) as host, pumped(host) as (here, raw):
-        here.transport.close()
-        assert await here.end() == Closed(1000, "")
-        assert await raw.rest() == bytes.fromhex("ff434c4f03e80000")
 
 
 class Failing(StapledByteStream):

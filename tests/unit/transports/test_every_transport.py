@@ -40,28 +40,20 @@ async def both(host: Host, server: Server) -> tuple[Receiver, Receiver]:
     return here, await server.gate.peer(len(server.gate.receivers) - 1 if server.gate.receivers else 0)
 
 
-async def test_a_closing_side_tells_the_other_why(anyio_backend: Any, url: str) -> None:
+@pytest.mark.parametrize(("code", "error"), [(1001, None), (4401, Unauthorized), (4403, Forbidden)])
+async def test_a_closing_side_tells_the_other_why(
+    anyio_backend: Any, url: str, code: int, error: type[BusError] | None
+) -> None:
     async with joined(anyio_backend, url) as (_, here, there):
         here.transport.send(b"last words")
-        here.transport.close(1001, "going home")
-        assert await there.end() == Closed(1001, "going home")
+        here.transport.close(code, "going home")
+        why = await there.end()
+        assert (why.code, why.reason, type(why.error)) == (code, "going home", error or type(None))
         assert there.frames == [b"last words"]
-        assert await here.end() == Closed(1001, "going home")
+        assert await here.end() == Closed(code, "going home")
         here.transport.send(b"ignored")
         here.transport.close()
         here.transport.abort(Closed())
-
-
-@pytest.mark.parametrize(("code", "error"), [(4401, Unauthorized), (4403, Forbidden)])
-async def test_being_sent_away_is_an_error_for_those_who_wait(
-    anyio_backend: Any, url: str, code: int, error: type[BusError]
-) -> None:
-    async with joined(anyio_backend, url) as (_, here, there):
-        there.transport.close(code, "expired")
-        why = await here.end()
-        assert (why.code, why.reason) == (code, "expired")
-        assert type(why.error) is error
-        assert await there.end() == Closed(code, "expired")
 
 
 async def test_what_came_before_start_is_delivered_after_it(anyio_backend: Any, url: str) -> None:
@@ -161,18 +153,6 @@ async def test_a_peer_that_takes_nothing_ends_the_connection(anyio_backend: Any,
         assert "write stalled" in why.reason
         there.transport.start(there)
         await there.end()
-
-
-async def test_slow_progress_is_progress(anyio_backend: Any, socket_url: str) -> None:
-    async with joined(anyio_backend, socket_url, late=True) as (host, here, there):
-        await fill(here)
-        now = host.time()
-        here.transport.tick(now)
-        there.transport.start(there)
-        await here.until(lambda: not here.paused)
-        here.transport.tick(now + 10)
-        here.transport.tick(now + 11)
-        assert here.why is None
 
 
 async def test_many_connections_come_and_go_and_leave_nothing(anyio_backend: Any, url: str) -> None:

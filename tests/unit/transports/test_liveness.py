@@ -197,14 +197,6 @@ def test_of_what_is_no_connection_any_more_nothing_is_told() -> None:
 # -- a frame that takes long
 
 
-def test_a_pace_is_a_bound_on_progress_and_not_on_size() -> None:
-    pace = Pace(0.0, 0)
-    for second in range(1, 1000):  # 20 kB/s
-        assert pace.deadline(second, second * 20_000, 10) == second + 10
-    # Then nothing more comes.
-    assert pace.deadline(1008.9, 999 * 20_000, 10) == 1009
-
-
 def test_a_drip_below_the_floor_is_too_slow_and_one_above_it_is_not() -> None:
     below, above = Pace(0.0, 0), Pace(0.0, 0)
     late = [second for second in range(1, 100) if second >= below.deadline(second, second * (SLOWEST - 1), 10)]

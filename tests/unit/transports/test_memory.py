@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus.errors import ConnectFailed, LocalProtocolError, Unauthorized
+from polybus.errors import ConnectFailed, LocalProtocolError
 from polybus.limits import Limits
 from polybus.plugins import ListenOptions
 from polybus.transports import Memory
@@ -123,14 +123,6 @@ async def test_a_pipe_whose_other_end_is_not_used(anyio_backend: Any) -> None:
     async with running(anyio_backend, Limits(connect_timeout=0.05)) as host:
         here, _ = pipe()
         with pytest.raises(ConnectFailed, match="the other end of the pipe is not used"):
-            await dial(host, here)
-
-
-async def test_a_refusal_through_a_pipe(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host:
-        here, there = pipe()
-        (await listen(host, there)).refusal = Unauthorized("who?")
-        with pytest.raises(Unauthorized, match="who"):
             await dial(host, here)
 
 

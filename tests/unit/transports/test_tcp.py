@@ -151,15 +151,6 @@ async def test_names_that_do_not_resolve(anyio_backend: Any) -> None:
             assert caught.value.errno is None  # a resolver has numbers of its own
 
 
-async def test_a_port_where_nobody_listens_on_several_addresses(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host:
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
-            for name in ("localhost", "127.0.0.1"):
-                with pytest.raises(ConnectFailed, match="connection refused"):
-                    await dial(host, f"tcp://{name}:{unused.getsockname()[1]}")
-
-
 @contextmanager
 def never_accepting() -> Iterator[Any]:
     """The address of a server that lets everybody wait."""
@@ -305,31 +296,6 @@ async def test_a_stranger_who_knocks_in_vain_gets_no_tls(
         with pytest.raises(ConnectFailed):
             await dial(host, server.url, tls=client_tls(authority))
         assert server.gate.gone == 0
-
-
-async def test_an_unknown_authority_is_named_with_its_remedy(
-    anyio_backend: Any, secure_url: str, server_tls: ssl.SSLContext
-) -> None:
-    async with running(anyio_backend) as host, serving(host, secure_url, tls=server_tls) as server:
-        with pytest.raises(ConnectFailed, match="certificate is not trusted.*--ca"):
-            await dial(host, server.url)
-        await server.gate.until(lambda: server.gate.gone == 1)
-
-
-async def test_a_server_without_tls_is_recognised(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0") as server:
-        with pytest.raises(ConnectFailed, match="does not use TLS on this port"):
-            await dial(host, server.url.replace("tcp", "tls"))
-        assert "received TLS" in (await (await server.gate.peer()).end()).reason
-
-
-async def test_a_client_without_tls_is_dropped(anyio_backend: Any, secure_url: str, server_tls: ssl.SSLContext) -> None:
-    async with running(anyio_backend) as host, serving(host, secure_url, tls=server_tls) as server:
-        async with raw_peer(server) as raw:
-            await raw.send(b"\0\0\0\5hello" * 10)
-            await raw.rest()
-        await server.gate.until(lambda: server.gate.gone == 1)
-        assert server.gate.handshakes == []
 
 
 async def test_tls_handshakes_are_bounded_on_both_sides(

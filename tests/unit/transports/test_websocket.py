@@ -244,15 +244,6 @@ async def test_answers_that_precede_the_one_to_the_upgrade_are_passed_over(anyio
         assert await here.received(1) == [b"hi"]
 
 
-async def test_a_server_that_does_not_answer_is_given_up(anyio_backend: Any) -> None:
-    async def serve(raw: Raw) -> None:
-        await raw.rest()
-
-    async with running(anyio_backend, Limits(handshake_timeout=0.05)) as host, raw_server(serve) as port:
-        with pytest.raises(ConnectFailed, match=r"timed out after 0\.05 s waiting for the answer"):
-            await dial(host, f"ws://127.0.0.1:{port}/bus")
-
-
 @pytest.mark.parametrize("name", ["Upgrade", "connection", "Sec-WebSocket-Key", "Content-Length", "bad name", "bad\nname"])
 async def test_headers_of_the_handshake_itself_are_refused(anyio_backend: Any, name: str) -> None:
     async with running(anyio_backend) as host:
@@ -265,31 +256,6 @@ async def test_the_host_header_may_be_overridden(anyio_backend: Any) -> None:
         await dial(host, server.url, headers={"Host": "app.example"})
         await server.gate.peer()
         assert server.gate.handshakes[0].headers["host"] == "app.example"
-
-
-async def test_the_library_itself_understands_us_both_ways(anyio_backend: Any) -> None:
-    if anyio_backend[0] == "trio":
-        pytest.skip("its client runs on asyncio")
-    from websockets.asyncio.client import connect
-    from websockets.asyncio.server import ServerConnection, serve
-
-    async def echo(connection: ServerConnection) -> None:
-        async for message in connection:
-            await connection.send(message)
-
-    async with running(anyio_backend) as host, serving(host, URL, echo=True, writes="text") as server:
-        async with connect(server.url, compression=None) as client:
-            await client.send(["frag", "men", "ted"])
-            assert await client.recv() == "fragmented"
-            await client.close(4000, "done")
-        assert (await (await server.gate.peer()).end()).code == 4000
-        async with serve(echo, "127.0.0.1", 0) as theirs:
-            port = next(iter(theirs.sockets)).getsockname()[1]
-            here = await dial(host, f"ws://127.0.0.1:{port}/")
-            here.transport.send(b"x" * 100_000)
-            assert await here.received(1) == [b"x" * 100_000]
-            here.transport.close(1000)
-            assert (await here.end()).code == 1000
 
 
 def test_the_library_is_loaded_only_when_it_is_used() -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import ssl
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import pytest
 import trustme
@@ -70,22 +70,6 @@ async def test_clients_without_tls_are_asked_about_it_and_do_not_fill_the_log_of
     lines = said(caplog).splitlines()
     assert len(lines) == 4 and lines[-1].startswith("17 more within ")
     assert "does not use TLS" in lines[0]
-
-
-@pytest.mark.parametrize(
-    ("name", "expires", "says"),
-    [("127.0.0.1", -1, "has expired: renew it"), ("another.example", 30, "is not for 127.0.0.1: connect to a name in it")],
-)
-async def test_a_certificate_that_is_not_right_is_told_by_its_cause(
-    name: str, expires: int, says: str, authority: trustme.CA
-) -> None:
-    bus, end = Bus(), datetime.now(UTC) + timedelta(days=expires)
-    context = server_tls(authority, name, end - timedelta(days=60), end)
-    async with bus.serve("ubre+tls://127.0.0.1:0", tls=context) as server:
-        with pytest.raises(ConnectFailed, match=says) as failed:
-            async with connect(server.url, tls=client_tls(authority)):
-                pass
-    assert "cafile" not in str(failed.value)
 
 
 def test_the_context_of_the_wrong_side_is_refused_at_the_call(authority: trustme.CA) -> None:

@@ -1,6 +1,5 @@
 """Event loops that refuse a time in the past."""
 
-import asyncio
 from typing import Any
 
 from polybus._util.event_loop import accept_past_times
@@ -28,10 +27,3 @@ def test_a_loop_that_refuses_past_times_is_called_at_once_and_changed_once() -> 
     assert loop.call_at is changed
     assert [loop.call_at(when, print, 1) for when in (90.0, 107.5)] == ["a handle"] * 2
     assert loop.asked == [(0.0, print, 1), (7.5, print, 1)]
-
-
-def test_a_loop_of_asyncio_stays_as_it_is() -> None:
-    loop = asyncio.new_event_loop()
-    accept_past_times(loop)
-    assert "call_at" not in vars(loop)
-    loop.close()

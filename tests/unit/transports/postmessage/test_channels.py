@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from polybus import Bus, Disconnected, connect
-from polybus.testing.browser import Frame, Window
+from polybus.testing.browser import Window
 from polybus.transports.postmessage import ClonedError, DataCloneError, MessageChannel, PortTransport, Unreadable
 from tests.support import eventually
 from tests.unit.transports.postmessage.table import settle
@@ -35,40 +35,6 @@ async def test_shuffled_ports_overtake_each_other_and_keep_their_own_order() -> 
             assert [number for each, number in heard if each == place] == list(range(20))
     assert len({tuple(heard) for heard in seen}) == 5
     assert await shuffled(3) == seen[3], "the same seed gives the same order"
-
-
-async def test_a_port_that_is_handed_over_stays_shuffled() -> None:
-    carrier, carried = MessageChannel(), MessageChannel(shuffle=random.Random(1))
-    ports: list[Any] = []
-    carrier.port2.add_listener(lambda event: ports.extend(event.ports))
-    carrier.port2.start()
-    carrier.port1.post("here", [carried.port2])
-    await eventually(lambda: ports)
-    assert ports[0]._shuffle is carried.port1._shuffle
-
-
-async def test_windows_of_a_shuffled_page_overtake_each_other_and_keep_their_own_order() -> None:
-    orders = set()
-    for seed in range(5):
-        host = Window("https://host.example", shuffle=random.Random(seed))
-        heard: list[tuple[int, int]] = []
-        host.add_listener(lambda event: heard.append(tuple(event.data)))  # noqa: B023
-
-        def program(place: int) -> Any:
-            def run(window: Window) -> None:
-                assert window.parent is not None
-                for number in range(10):
-                    window.parent.post_message([place, number], "*", source=window)
-
-            return run
-
-        for place in range(3):
-            Frame(host).load("https://child.example", program(place))
-        await eventually(lambda: len(heard) == 30)  # noqa: B023
-        for place in range(3):
-            assert [number for each, number in heard if each == place] == list(range(10))
-        orders.add(tuple(heard))
-    assert len(orders) == 5
 
 
 async def test_what_cannot_be_read_is_no_message_of_a_window_either() -> None:

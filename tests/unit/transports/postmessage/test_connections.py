@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, ConnectFailed, Context, Disconnected, Identity, Limits, Listener, Unauthorized, connect
+from polybus import Backoff, Bus, ConnectFailed, Context, Identity, Limits, Listener, Unauthorized, connect
 from polybus.errors import LocalProtocolError, TooLarge
 from polybus.plugins import Handshake
 from polybus.testing.contract.transport import FrameReceiver
@@ -173,12 +173,6 @@ async def test_two_that_speak_different_protocols_say_so() -> None:
         await refused(joined(here), ConnectFailed, match="this side uses csb, not ubre")
 
 
-async def test_an_end_that_nobody_has_started_fails_in_time_and_says_what_to_do() -> None:
-    here, _ = ports()
-    entering = joined(here, limits=Limits(handshake_timeout=0.05))
-    await refused(entering, ConnectFailed, match="did not greet.*bare=True")
-
-
 async def test_a_bare_peer_is_asked_without_a_greeting() -> None:
     here, there = ports()
     bare = Bare(there, ubre)
@@ -309,16 +303,6 @@ async def test_nonsense_ends_that_connection_and_no_other(data: Any, said_hello:
             assert not any(isinstance(said, str) and "success" in said for said in bare.heard)
             await eventually(lambda: not listener.peers)
         assert await bus.request("double", 1) == 2
-
-
-@pytest.mark.parametrize("taken", range(4), ids="it fails after {}".format)
-async def test_a_port_that_fails_ends_the_connection_over_it_and_says_why(taken: int) -> None:
-    here, there = ports()
-    async with served(there):
-        with pytest.raises((ConnectFailed, Disconnected), match=r"the port failed: RuntimeError: it was detached"):
-            async with joined(FailingPort(here, taken)) as bus:
-                for number in range(4):
-                    assert await bus.request("double", number) == 2 * number
 
 
 @pytest.mark.parametrize("taken", range(3), ids="it fails after {}".format)
@@ -531,7 +515,7 @@ async def test_nobody_waits_where_there_will_be_no_other_port() -> None:
     with anyio.fail_after(5):
         await refused(joined(none(), wait=60), ConnectFailed, match="there are no more ports")
         silent = joined(here, wait=60, limits=Limits(handshake_timeout=0.01))
-        await refused(silent, ConnectFailed, match="did not greet")
+        await refused(silent, ConnectFailed, match="did not greet.*bare=True")
 
 
 async def test_ports_that_nobody_uses_give_way_to_others() -> None:
@@ -558,23 +542,6 @@ async def test_ports_that_nobody_uses_give_way_to_others() -> None:
         late.port.post('{"request": "double", "id": 1, "body": 5}')  # it speaks when its user does, however late that is
         await eventually(lambda: late.heard)
         assert len(listener.peers) >= 2
-
-
-async def test_what_is_no_port_is_called_so() -> None:
-    class Numbers:
-        def __aiter__(self) -> Numbers:
-            return self
-
-        async def __anext__(self) -> int:
-            return 7
-
-    async def generated() -> AsyncGenerator[int, None]:
-        yield 7
-
-    async with aclosing(generated()) as numbers:
-        sources: list[Any] = [lambda: 7, Numbers(), numbers]
-        for source in sources:
-            await refused(joined(source), TypeError, match=r"gave int, which is not a message port")
 
 
 async def test_a_bus_that_serves_asks_again_where_a_source_fails(

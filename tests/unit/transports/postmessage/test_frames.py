@@ -1,6 +1,5 @@
 """The handshake between a page and its frame, with windows in one process: races, strangers, reloads in mid-request."""
 
-import json
 import random
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +13,7 @@ from attrs import define, field
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, connect
 from polybus._util.event_loop import running_loop
 from polybus.events import LinkDown
-from polybus.testing.browser import Frame, ServedFrame, StrangeHello, Window, connect_to_host, serve_frame
+from polybus.testing.browser import Frame, StrangeHello, Window, connect_to_host, serve_frame
 from polybus.transports.postmessage import InMemoryPort, PortTransport
 from tests.support import eventually, next_event
 from tests.unit.transports.postmessage.table import settle
@@ -110,27 +109,6 @@ async def test_a_page_asks_its_frame(sandbox: bool, origin: str, expected: str) 
         assert bus.peers[0].address == f"{expected}#1"
 
 
-async def test_a_child_that_is_slow_and_a_host_that_is_late_meet() -> None:
-    gate = anyio.Event()
-    for slow in (True, False):
-        host, frame = scene()
-        early: list[Any] = []
-        host.add_listener(early.append)
-        async with loaded(frame, patience=gate.wait if slow else None) as page:
-            await anyio.wait_all_tasks_blocked()
-            if slow:
-                page.group.start_soon(_later, gate)
-            else:
-                await eventually(lambda: len(early) >= 3)  # noqa: B023  # hellos that nobody answers
-            async with linked(frame) as bus:
-                assert await bus.request("count", 1) == 1
-
-
-async def _later(gate: anyio.Event) -> None:
-    await anyio.wait_all_tasks_blocked()
-    gate.set()
-
-
 @pytest.mark.parametrize(
     ("named", "sandbox", "loaded", "strange"),
     [
@@ -186,20 +164,6 @@ async def test_what_other_libraries_post_is_theirs() -> None:
     assert heard == foreign
 
 
-async def test_what_is_said_on_a_port_that_nobody_reads_yet_is_kept() -> None:
-    _, frame = scene()
-    served = serve_frame(frame, origin=CHILD)
-    page, _ = await bare(frame)
-    port = await connect_to_host(page, origins=[HOST])
-    heard: list[str] = []
-    port.on_message(heard.append)
-    for number in range(100):
-        port.post(json.dumps({"request": "count", "id": number, "body": number}))
-    await settle()
-    async with Page(None).bus(1).serve(PortTransport(served), protocol="ubre"):
-        await eventually(lambda: sum("success" in said for said in heard) == 100)
-
-
 async def test_a_child_speaks_to_no_host_that_it_does_not_name() -> None:
     host, frame = scene()
     served = serve_frame(frame, origin=CHILD)
@@ -212,20 +176,6 @@ async def test_a_child_that_no_host_answers_is_told_whom_it_named() -> None:
     host, _ = scene()
     with pytest.raises(ConnectFailed, match=rf"timed out after 0\.01 s: no page of {HOST} answered"):
         await connect_to_host(Window(CHILD, host.proxy), origins=[HOST], timeout=0.01)
-
-
-async def test_two_frames_have_ports_of_their_own() -> None:
-    host = Window(HOST)
-    frame, another = Frame(host), Frame(host)
-    async with loaded(frame) as page, loaded(another) as another_page, linked(frame) as one, linked(another) as other:
-        for number in range(3):
-            await one.request("count", number)
-            await other.request("count", 10 + number)
-        assert [page.handled, another_page.handled] == [[0, 1, 2], [10, 11, 12]]
-        frame.reload()
-        assert await other.request("count", 13) == 1, "the other frame has not noticed"
-        await eventually(lambda: one.stats().reconnects == 1)
-        assert await one.request("count", 3) == 2
 
 
 def word(host: Window, page: Window, kind: str, nonce: Any) -> None:
@@ -255,24 +205,6 @@ async def test_hello_repeated_offers_one_port() -> None:
     word(host, page, "what", "n")
     await settle()
     assert (served.epoch, served.rejected, len(offered)) == (1, 0, 1)
-
-
-async def test_a_late_hello_of_a_page_that_is_gone_takes_no_port_away() -> None:
-    """A frame's pages run in different processes, and what the old one said last may come after what the new one says first."""
-    host, frame = scene()
-    async with loaded(frame), linked(frame) as bus:
-        assert await bus.request("count", 1) == 1
-        assert frame.content_window is not None
-        window = frame.content_window._window
-        assert window is not None
-        for number in range(20):
-            word(host, window, "hello", f"late {number}")
-        await settle()
-        assert await bus.request("count", 2) == 1
-        assert bus.stats().reconnects == 0
-        frame.reload()
-        await eventually(lambda: bus.stats().reconnects == 1)
-        assert await bus.request("count", 3) == 2
 
 
 async def test_a_port_that_is_not_taken_counts_for_nothing_and_few_are_kept() -> None:
@@ -310,54 +242,25 @@ async def test_a_page_that_asks_for_ports_again_and_again_keeps_the_last() -> No
     assert len(page.joined) == len(page._hiding) == 1
 
 
-async def test_a_reload_fails_what_is_pending_and_the_next_page_answers() -> None:
-    _, frame = scene()
-    async with loaded(frame) as page, linked(frame) as bus:
-        pending = bus.request("slow", 1)
-        await eventually(lambda: page.handled == [1])
-        frame.reload()
-        with pytest.raises(Disconnected) as caught:
-            await pending
-        assert (caught.value.sent, caught.value.reason) == (True, "the page is gone")
-        assert await bus.request("count", 2) == 2, "answered by the second page"
-        assert bus.peers[0].address == f"{CHILD}#2"
-        assert bus.stats().reconnects == 1
-
-
-async def test_subscriptions_of_the_host_are_restored_in_every_new_page() -> None:
-    _, frame = scene()
-    buses: list[Bus] = []
-
-    class Talker(Page):
-        def bus(self, number: int) -> Bus:
-            buses.append(super().bus(number))
-            return buses[-1]
-
-    async with loaded(frame, kind=Talker), linked(frame) as bus, bus.subscribe("tick.*") as ticks:
-        for number in (1, 2, 3):
-            await bus.request("count", number)
-            await buses[-1].publish("tick.tock", number)
-            with anyio.fail_after(2):
-                assert (await anext(ticks)).body == number
-            frame.reload()
-            await eventually(lambda: bus.stats().reconnects == number)  # noqa: B023  # awaited here
-
-
-async def test_a_frame_that_is_removed_ends_the_link_and_one_that_is_put_back_revives_it() -> None:
+@pytest.mark.parametrize("removes", [True, False], ids=["removed and put back", "reloaded"])
+async def test_a_page_that_goes_fails_what_is_pending_and_the_next_page_answers(removes: bool) -> None:
     _, frame = scene()
     async with loaded(frame) as page, linked(frame) as bus:
         events = bus.events()
         pending = bus.request("slow", 1)
         await eventually(lambda: page.handled == [1])
-        before = frame.content_window
-        frame.remove()
-        with pytest.raises(Disconnected):
+        if removes:
+            frame.remove()
+        else:
+            frame.reload()
+        with pytest.raises(Disconnected) as caught:
             await pending
-        event = await next_event(events, LinkDown)
-        assert (event.code, event.reason) == (1001, "the page is gone")
-        frame.put_back()
-        assert frame.content_window is not before
+        assert (caught.value.sent, caught.value.reason) == (True, "the page is gone")
+        assert (await next_event(events, LinkDown)).code == 1001
+        if removes:
+            frame.put_back()
         assert await bus.request("count", 2) == 2
+        assert (bus.peers[0].address, bus.stats().reconnects) == (f"{CHILD}#2", 1)
 
 
 async def test_a_page_that_crashes_without_a_goodbye_gives_way_to_the_next_hello() -> None:
@@ -400,24 +303,6 @@ async def test_what_a_browser_would_say_is_an_origin(origin: str) -> None:
     host, frame = scene()
     serve_frame(frame, origin=origin).close()
     assert Window(origin, host.proxy).origin == origin
-
-
-async def test_a_page_whose_code_fails_harms_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
-    _, frame = scene()
-    heard: list[str] = []
-
-    def program(window: Window) -> None:
-        window.on_pagehide(lambda: 1 // 0)
-        window.on_pagehide(lambda: heard.append("the other one is told"))
-        raise ValueError("of the page")
-
-    frame.load(CHILD, program)
-    await settle()
-    frame.remove()
-    frame.put_back()
-    await settle()
-    assert heard == ["the other one is told"]
-    assert caplog.text.count("a page's code has failed") == 3
 
 
 async def test_a_window_that_is_no_frame_has_no_host() -> None:
@@ -507,20 +392,3 @@ async def test_random_reloads_lose_nothing_after_the_handshake_and_double_nothin
         answered, lost = answered + len(story.answered), lost + len(story.lost)
     assert answered > 3 * seeds
     assert lost > seeds // 2, "the schedules have torn nothing: they show nothing"
-
-
-async def test_reloading_leaves_nothing_behind() -> None:
-    host, frame = scene()
-    given: list[InMemoryPort] = []
-    served: ServedFrame = serve_frame(frame, origin=CHILD, on_port=given.append)
-    async with loaded(frame), connect(PortTransport(served), protocol="ubre", backoff=BACKOFF, wait=5) as bus:
-        for number in range(1, 21):
-            await eventually(lambda: bus.stats().reconnects == number - 1)  # noqa: B023
-            assert await bus.request("count", number) == number
-            frame.reload()
-        await eventually(lambda: len(given) == 21)
-        assert len(host._listeners) == 1
-        assert [port._state for port in given[:-1]] == ["closed"] * 20
-        proxy = frame.content_window
-        assert proxy is not None
-        await eventually(lambda: len(proxy._window._ports if proxy._window else ()) == 1)

@@ -196,16 +196,6 @@ def test_the_bus_is_asked_to_pause_and_goes_on_when_half_is_written(size: int) -
     out.drop()
 
 
-def test_what_waits_is_dropped_and_counted_and_the_thread_ends() -> None:
-    fabric, out = made()
-    fabric.hold(1)
-    assert all(out.add(sample(1)) for _ in range(11))
-    assert fabric.begun[1].wait(BOUND)
-    assert out.drop() == 10
-    fabric.let_go(1)
-    assert out.waiting == 0
-
-
 def test_nothing_is_lost_between_threads() -> None:
     box, _ = woken()
     taken: list[Sample] = []
