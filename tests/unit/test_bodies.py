@@ -9,7 +9,7 @@ import re
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePath
@@ -181,34 +181,7 @@ READ_BY_PYDANTIC_ALONE: list[tuple[Any, Any]] = [
 TYPED += READ_BY_PYDANTIC_ALONE
 
 
-@dataclass
-class PathByDataclass:
-    path: Path
-    address: ipaddress.IPv4Address | None
-    paths: list[Path] = field(default_factory=list)
-
-
-@attrs.frozen
-class PathByAttrs:
-    what: Expression
-    path: Path = Path("/")
-    converted: Path = attrs.field(default=Path("/a"), converter=Path)
-
-
-class PathByStruct(msgspec.Struct, rename="camel"):
-    the_path: Path
-
-
-class PathByDict(TypedDict):
-    path: Path
-
-
 KINDS: list[tuple[Any, Any]] = [
-    (PathByDataclass, PathByDataclass(Path("/a"), ipaddress.IPv4Address("10.0.0.1"), [Path("b")])),
-    (PathByAttrs, PathByAttrs([1], Path("/b"), "/c")),
-    (PathByStruct, PathByStruct(Path("/a"))),
-    (PathByDict, PathByDict(path=Path("/a"))),
-    (HoldsByDict | PathByDict, PathByDict(path=Path("/a"))),
     (Address, ROME),
     (ByName, ByName.model_validate({"city_name": "Rome"})),
     (Addresses, Addresses([ROME])),

@@ -109,9 +109,11 @@ async def test_what_lasts_ends_at_the_hops_also_in_a_ring_of_one_process() -> No
     buses = [Bus(), Bus(), Bus()]
     async with AsyncExitStack() as stack:
         for one, two in zip(buses, buses[1:] + buses[:1], strict=True):
-            routes = [Route("x", "x", LASTING | {"tunnel"})]
+            routes = [Route("x", "x", LASTING | {"tunnel", "request"})]
             await stack.enter_async_context(bridge(one, two, routes=routes))
         asker = await stack.enter_async_context(pair(buses[0]))
+        with pytest.raises(NoHandler, match="the bridges lead back"):
+            await asker.request("x")
         with pytest.raises(RequestError, match=r"has come through 8 bridges and tunnels: the limit is 8 \(Limits\.hops\)"):
             async with asker.stream("x") as items:
                 await anext(items)

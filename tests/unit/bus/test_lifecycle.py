@@ -15,7 +15,6 @@ import anyio.to_thread
 import pytest
 
 from polybus import Bus, BusError, Channel, Context, Disconnected, Limits, LocalProtocolError, Peer, connect
-from polybus._core.pubsub.handler_subscription import HandlerSubscription
 from polybus.testing import pair
 from tests.loops import both_backends  # noqa: F401
 from tests.refusal import refused
@@ -335,79 +334,49 @@ async def test_closing_cuts_a_drain_that_is_under_way() -> None:
         assert everything_ended(bus)
 
 
-@pytest.mark.parametrize("verb", ["aclose", "drain", "leave"])
-@pytest.mark.parametrize("where", ["handler", "publication", "middleware", "lifespan", "thread"])
+@pytest.mark.parametrize("verb", ["aclose", "drain"])
+@pytest.mark.parametrize("where", ["handler", "publication", "lifespan", "thread"])
 async def test_a_bus_may_be_ended_from_within_by_many_at_once(where: str, verb: str) -> None:
-    go, asked = anyio.Event(), []
+    go, inside, asked = anyio.Event(), list[str](), list[str]()
 
     async def end(bus: Bus) -> None:
+        inside.append(where)
+        await go.wait()
         asked.append(where)
-        if verb == "leave":
-            await bus.__aexit__(None, None, None)
-        else:
-            await getattr(bus, verb)()
+        await getattr(bus, verb)()
 
     @asynccontextmanager
     async def lifespan(bus: Bus) -> AsyncIterator[None]:
-        async def later() -> None:
-            await go.wait()
-            await end(bus)
-
         async with anyio.create_task_group() as group:
-            for _ in range(5):
-                group.start_soon(later)
+            for _ in range(5 if where == "lifespan" else 0):
+                group.start_soon(end, bus)
             yield
 
-    bus = Bus(lifespan=lifespan if where == "lifespan" else None, limits=QUICK)
+    bus = Bus(lifespan=lifespan, limits=QUICK)
 
-    @bus.handle("end")
+    @bus.handle("handler")
     async def by_request() -> None:
-        await go.wait()
         await end(bus)
 
-    @bus.handle("end in a thread")
+    @bus.handle("thread")
     def by_thread() -> None:
-        anyio.from_thread.run(go.wait)
         anyio.from_thread.run(end, bus)
 
-    bus.handle("nothing")(go.wait)
-
-    @bus.on("end", concurrency=5)
+    @bus.on("publication", concurrency=5)
     async def by_publication() -> None:
-        await go.wait()
         await end(bus)
 
-    if where == "middleware":
-
-        @bus.use
-        async def around(message: Any, ctx: Context, call_next: Any) -> Any:
-            result = await call_next(message)
-            await end(ctx.bus)
-            return result
-
-    subject = {"handler": "end", "thread": "end in a thread", "middleware": "nothing"}.get(where)
-    if verb == "leave":
-        for _ in range(5):
-            await bus.__aenter__()
     async with pair(bus) as client:
-        replies = [client.request(subject) for _ in range(5) if subject is not None]
-        for _ in range(5):
-            await client.publish("end" if where == "publication" else "other")
-        if subject is not None:
-            await eventually(lambda: bus.stats().running == 5)
-        elif where == "publication":
-            (queue,) = bus._pubsub._handler_queues
-            assert isinstance(queue, HandlerSubscription)
-            await eventually(lambda: queue._workers == 5)
+        replies = [client.request(where) for _ in range(5 if where in ("handler", "thread") else 0)]
+        await publish_each(client, where, range(5))
+        await eventually(lambda: len(inside) == 5)
         go.set()
-        await eventually(lambda: asked)
         for reply in replies:
             try:
                 await reply
             except BusError:
                 assert verb == "aclose"
-        if verb != "leave":
-            await eventually(lambda: not bus.ready)
+        await eventually(lambda: not bus.ready)
     await eventually(lambda: everything_ended(bus))
     assert len(asked) == 5 or verb == "aclose"
     async with bus:

@@ -15,7 +15,7 @@ from polybus.message import Kind, Message
 from polybus.plugins.extensions import core_of
 from polybus.testing import Faults, pair
 from tests.refusal import refused
-from tests.support import eventually
+from tests.support import BOUND, eventually
 from tests.unit.answering import Gated
 
 
@@ -219,3 +219,18 @@ async def test_what_authorize_still_thinks_about_ends_with_its_peer_and_is_charg
                 assert buffered(bus) >= 8000
             await eventually(lambda: not thinking)
             assert buffered(bus) == 0
+
+
+async def test_requests_that_nobody_awaits_yet_leave_while_the_peer_has_room() -> None:
+    count = 8_000  # twice an outbox; the socket takes that much
+    bus = Bus(limits=Limits(waiting=count))
+
+    @bus.handle("twice")
+    async def twice(body: int) -> int:
+        return 2 * body
+
+    with anyio.fail_after(BOUND):
+        async with bus.serve("ubre+tcp://127.0.0.1:0") as listener, connect(listener.url) as client:
+            assert await client.request("twice", 1) == 2
+            replies = [client.request("twice", number) for number in range(count)]
+            assert [await reply for reply in replies] == [2 * number for number in range(count)]

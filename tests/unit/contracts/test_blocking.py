@@ -6,9 +6,9 @@ from typing import Protocol, assert_type
 
 import pytest
 
-from polybus import Bus, NotFound, notify, sync
-from polybus.testing import pair
-from tests.support import until
+from polybus import Bus, Context, Identity, NotFound, Peer, notify, sync
+from polybus.testing import cluster, pair
+from tests.support import eventually, until
 
 from .users import User, Users, UsersInMemory
 
@@ -74,16 +74,22 @@ async def test_plain_methods_answer_in_worker_threads() -> None:
         bus.implement(Threads, AsyncNames(), "other")  # type: ignore[arg-type,unused-ignore]
 
 
-async def test_a_def_handler_asks_its_peer_by_a_contract() -> None:
-    page = Bus()
-    page.implement(Users, UsersInMemory(), "page")
-    bus = Bus()
+async def test_a_user_of_another_node_is_asked_by_a_contract() -> None:
+    page, users, peers = Bus(), UsersInMemory(), list[Peer]()
+    page.implement(Users, users, "page")
+    gateway, worker = Bus(cluster="auto"), Bus(cluster="auto")
 
-    @bus.handle("ask.back")
-    def ask_back(ctx: sync.Context) -> list[int]:
+    @gateway.handle("hello")
+    async def hello(ctx: Context) -> None:
         assert ctx.peer is not None
-        asked = ctx.peer.client(UsersForThreads, "page")
-        return [asked.get(7).id, *(user.id for user in asked.watch(2))]
+        peers.append(ctx.peer)
 
-    async with pair(bus, client=page) as client:
-        assert await client.request("ask.back") == [7, 0, 1]
+    async with cluster(gateway, worker), pair(gateway, client=page, identity=Identity("ann", key="ann")) as client:
+        await client.request("hello")
+        ann = worker.user("ann").client(Users, "page")
+        assert await ann.get(7) == User(7)
+        assert [user.id async for user in ann.watch(2)] == [0, 1]
+        await ann.touch(3)
+        await eventually(lambda: users.touched == [(3, "page.touch")])
+        (remote,) = await worker.user("ann").peers()
+        assert await remote.client(Users, "page").get(8) == User(8)

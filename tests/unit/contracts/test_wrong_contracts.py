@@ -57,10 +57,8 @@ def written(head: str, body: str) -> Any:
 
 GET = "async def get(self, id: int) -> User: ...\n"
 WRONG: list[tuple[str, str]] = [
-    (
-        "async def rename(self, id: int, name: str) -> User: ...",
-        r"rename takes 'id' and 'name', but a message has one body: put them into one class .*query: Rename\)",
-    ),
+    ("async def rename(self, id: int, name: str) -> User: ...",
+     r"rename takes 'id' and 'name', but a message has one body: put them into one class .*query: Rename\)"),
     ("async def get(self, *ids: int) -> User: ...", r"get takes '\*ids: int', but a message has one body: write one parameter"),
     ("async def get(self, **names: int) -> User: ...", r"get takes '\*\*names: int'"),
     ("async def get() -> User: ...", r"get has no self: write it as the first parameter"),
@@ -69,23 +67,15 @@ WRONG: list[tuple[str, str]] = [
     ("async def get(self, id: int): ...", r"get has no return type: write `-> User`, or `-> None`"),
     ("async def get(self, price: 'Decimal') -> User: ...", r"get: .* 'price' does not resolve, because 'Decimal' is unknown"),
     ("async def get(self, id: int) -> 'Decimal': ...", r"get returns Decimal, .*: import it outside of `if TYPE_CHECKING:`"),
-    (
-        "async def watch(self, id: int) -> AsyncIterator[User]: ...",
-        r"watch is `async def` and returns .*: a stream is written `def watch\(self, ...\) -> AsyncIterator",
-    ),
-    (
-        GET + "def watch(self, id: int) -> Iterator[User]: ...",
-        r"watch returns .*, which blocks: a stream is written `def watch",
-    ),
-    (
-        GET + "def count(self) -> int: ...",
-        r"count is a plain `def` among others that are async: write `async def count\(self, \.\.\.\)`; a stream is "
-        r"written `def count\(self, \.\.\.\) -> AsyncIterator\[T\]`; a contract for threads",
-    ),
-    (
-        GET + "async def watch(self, id: int) -> User:\n    yield User(id)",
-        r"watch yields and returns User: a stream is written `def watch\(self, \.\.\.\) -> AsyncIterator",
-    ),
+    ("async def watch(self, id: int) -> AsyncIterator[User]: ...",
+     r"watch is `async def` and returns .*: a stream is written `def watch\(self, ...\) -> AsyncIterator"),
+    (GET + "def watch(self, id: int) -> Iterator[User]: ...",
+     r"watch returns .*, which blocks: a stream is written `def watch"),
+    (GET + "def count(self) -> int: ...",
+     r"count is a plain `def` among others that are async: write `async def count\(self, \.\.\.\)`; a stream is "
+     r"written `def count\(self, \.\.\.\) -> AsyncIterator\[T\]`; a contract for threads"),
+    (GET + "async def watch(self, id: int) -> User:\n    yield User(id)",
+     r"watch yields and returns User: a stream is written `def watch\(self, \.\.\.\) -> AsyncIterator"),
     ("def watch(self, id: int) -> AsyncIterator['Decimal']: ...", r"watch returns .*Decimal.*\], .* not resolve: import it"),
     ("def watch(self, id: int) -> 'AsyncIterator[Decimal]': ...", r"watch returns .*\[Decimal\], .* not resolve: import it"),
     ("@notify\nasync def touch(self, id: int) -> User: ...", "touch is a notification and returns User: .* write `-> None`"),
@@ -106,27 +96,21 @@ WRONG: list[tuple[str, str]] = [
     ("@property\ndef name(self) -> str: ...", r"name is a property: a contract has only methods"),
     ("@staticmethod\nasync def get(id: int) -> User: ...", r"get is a staticmethod"),
     ("@classmethod\nasync def get(cls, id: int) -> User: ...", r"get is a classmethod"),
-    (
-        "@overload\nasync def get(self, id: int) -> User: ...\n@overload\nasync def get(self, id: str) -> User: ...",
-        r"get is overloaded, but a subject has one type: write a union, or two methods",
-    ),
+    ("@overload\nasync def get(self, id: int) -> User: ...\n@overload\nasync def get(self, id: str) -> User: ...",
+     r"get is overloaded, but a subject has one type: write a union, or two methods"),
     ("async def _get(self, id: int) -> User: ...", r"_get is private: methods of a contract are public"),
     ("async def get(self, call: Callable[[], int]) -> User: ...", r"get cannot be sent, the type of 'call' is .*Callable"),
     ("async def get(self) -> Generator[int, None, None] | object: ...", r"get cannot be sent, what it returns is .*Generator"),
-    (
-        GET + "@method('get')\nasync def find(self) -> User: ...",
-        r"find and Wrong\.get have the same subject 'user\.get': rename",
-    ),
+    (GET + "@method('get')\nasync def find(self) -> User: ...",
+     r"find and Wrong\.get have the same subject 'user\.get': rename"),
     ("@method('get one.')\n" + GET, r"get would have the invalid subject 'user\.get one\.': .*empty token"),
     ("@method('*')\n" + GET, r"get would have the invalid subject 'user\.\*': .*pattern"),
     ("@method(0x10001)\n" + GET, r"get has its own subject 65537, which cannot have the prefix 'user': leave out the prefix"),
-]
+]  # fmt: skip
 """The body of a protocol class, and what is said of it."""
 NO_CONTRACTS: list[tuple[Any, str]] = [
-    (
-        NoProtocol,
-        r"NoProtocol'> is not a contract: use a Protocol class, as in `class Users\(Protocol\).*; derive NoProtocol from",
-    ),
+    (NoProtocol,
+     r"NoProtocol'> is not a contract: use a Protocol class, as in `class Users\(Protocol\).*; derive NoProtocol from"),
     (7, "7 is not a contract: use a Protocol class"),
     ({}, r"\{\} is not a contract"),
     (None, r"None is not a contract"),
@@ -139,7 +123,7 @@ NO_CONTRACTS: list[tuple[Any, str]] = [
     (Open, r"Open\.get has the open type variable .*T_co: set it where the contract is used, as in Open\[User\]"),
     (Open["User"], r"Open\.get cannot be sent, what it returns is .*'User'.*: write the class itself, without quotes"),
     (OpenInside, r"OpenInside\.put has the open type variable .*T"),
-]
+]  # fmt: skip
 
 
 def refuses(contract: Any, says: str) -> None:
@@ -253,10 +237,8 @@ UNFIT: list[tuple[str, str]] = [
     ("async def get(self, id: int, name: str = '') -> User: ...", r"get: both 'id' and 'name' could be the body"),
     ("async def get(self, *ids: int) -> User: ...", r"get: \*ids cannot be filled .*" + WRITE_GET),
     ("def get(self, id: int) -> Iterator[User]:\n    yield User(id)", r"get is a plain generator.*" + WRITE_GET),
-    (
-        "def watch(self, id: int) -> Iterator[User]:\n    yield User(id)",
-        r"watch is a plain generator.*; write `async def watch\(self, id: int\)` with `yield`, for",
-    ),
+    ("def watch(self, id: int) -> Iterator[User]:\n    yield User(id)",
+     r"watch is a plain generator.*; write `async def watch\(self, id: int\)` with `yield`, for"),
     ("@property\ndef get(self) -> User:\n    return User(7)", r"get is .*User\(id=7\), .* is a method: write `async def get"),
     ("@method('get.one')\n" + GET, r"get has its own @method or @notify: move it to Users\.get"),
     ("async def get(id: int) -> User: ...", r"get takes no body, but Users\.get takes 'id'"),
@@ -270,16 +252,12 @@ UNFIT: list[tuple[str, str]] = [
     ("async def get(self, id: 'Decimal') -> User: ...", r"get: .* 'id' does not resolve, because 'Decimal' is unknown"),
     ("async def get(self, id: str) -> User: ...", r"get reads 'id' as str, but .* takes int: change the annotation or Users"),
     ("async def get(self, channel: Channel[int, User]) -> None: ...", r"get takes a Channel, but Users\.get has none"),
-    (
-        "async def get(self, id: int) -> AsyncIterator[User]:\n    yield User(id)",
-        r"get is a stream, but Users\.get returns a single",
-    ),
-    (
-        "async def watch(self, id: int) -> User: ...",
-        r"watch returns a single answer, .* is a stream: write `async .* with `yield`",
-    ),
+    ("async def get(self, id: int) -> AsyncIterator[User]:\n    yield User(id)",
+     r"get is a stream, but Users\.get returns a single"),
+    ("async def watch(self, id: int) -> User: ...",
+     r"watch returns a single answer, .* is a stream: write `async .* with `yield`"),
     ("async def watch(self, id: int) -> AsyncIterator[int]:\n    yield id", r"watch returns int, but .*\.watch returns User"),
-]
+]  # fmt: skip
 """What a class that would fit otherwise has in place of one method, and what is said of it."""
 NO_IMPLEMENTATIONS: list[tuple[Any, str]] = [
     (None, r"None does not implement Users: pass an object with its methods"),

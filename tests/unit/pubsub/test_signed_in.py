@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Bus, Route, Router, Subject, bridge
+from polybus import Bus, Router, Subject
 from polybus._core.bus.bus import parts_of
 from polybus.asyncapi import document
 from polybus.testing import pair
@@ -90,14 +90,6 @@ async def test_a_handler_with_peers_false_hears_its_bus_alone(wire: str, how: st
         await ann.publish(name, 3)
         await eventually(lambda: len(heard) == 4)
     assert sorted(heard) == [-3, -2, -1, 2]
-
-
-async def test_what_a_bridge_brings_counts_as_the_buss_own() -> None:
-    heard, left, right = list[Any](), Bus(), Bus()
-    right.on("t.a", peers=False)(lambda body: heard.append(body))
-    async with left, right, bridge(left, right, routes=[Route("t.>", "t.{rest}")]):
-        await left.publish("t.a", 1)
-        await eventually(lambda: heard == [1])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, Limits, Route, SlowConsumer, bridge, connect
+from polybus import Bus, Limits, Route, bridge, connect
 from polybus.events import SubscriptionSlow
 from polybus.plugins.extensions import core_of
 from polybus.testing import pair
@@ -126,22 +126,6 @@ async def test_a_bridge_whose_far_side_is_slow_costs_its_own_publications_and_no
         await eventually(lambda: gated.begun[-1:] == [2999])
         assert gated.begun == sorted(gated.begun)
         assert len(gated.begun) + near.stats().dropped == 3000
-
-
-async def test_a_subscription_that_ended_as_a_slow_consumer_takes_nothing_more_and_may_be_entered_again() -> None:
-    server = with_barrier(Bus(limits=Limits(queue_bytes=2_000)))
-    async with pair(server) as client:
-        slow = server.subscribe("x", queue=1, when_full="block")
-        async with slow:
-            await publish_all(client, 50)
-            for _ in range(2):
-                with pytest.raises(SlowConsumer):
-                    await anext(slow)
-            assert server.stats().unread == 0
-            assert slow.dropped == server.stats().dropped > 1
-        async with server.subscribe("x", queue=1, when_full="block") as another:
-            await publish_all(client, 3)
-            assert bodies(another) == [0, 1, 2]
 
 
 @asynccontextmanager
@@ -278,18 +262,6 @@ async def test_a_subscription_that_was_empty_is_told_of_anew() -> None:
             bodies(slow)
             clock.pass_by(1.1)
         assert slow.dropped == 0
-
-
-async def test_a_subscription_that_is_half_full_of_bytes_is_told_too() -> None:
-    server = with_barrier(Bus(limits=Limits(queue_bytes=100_000)))
-    async with pair(server) as client, server.subscribe("x") as slow:
-        events = server.events()
-        for _ in range(8):
-            await client.publish("x", "x" * 10_000)
-        await client.request("barrier")
-        (event,) = told(events)
-        assert event.dropped == slow.dropped == 0
-        assert 5 <= event.unread <= 8
 
 
 async def test_a_slow_subscription_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

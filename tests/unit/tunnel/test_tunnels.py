@@ -264,15 +264,6 @@ async def test_a_frame_that_the_outer_connection_does_not_take_is_too_large_nami
         assert await out.request("echo", 1) == 1
 
 
-@pytest.mark.parametrize("outside", ["ubre", "jrep"])
-async def test_a_document_too_deep_for_the_outer_wire_travels_as_bytes(outside: str) -> None:
-    deep: Any = 0
-    for _ in range(110):
-        deep = [deep]
-    async with tunnelled(answering(), inside="ubre", protocol=outside) as (_, _, within):
-        assert await within.request("echo", deep) == deep
-
-
 # -- what holds a tunnel back --------------------------------------------------------------------------------------------
 
 
