@@ -18,14 +18,7 @@ from ..._util.sources import sources
 from ...errors import Disconnected, Forbidden, Unauthorized, Unsupported
 from ...events import LinkDown, LinkUp
 from ...message import Message
-from ...plugins import (
-    Closed,
-    CodecFeatures,
-    Identity,
-    ProtocolFeatures,
-    SessionFeatures,
-    TransportFeatures,
-)
+from ...plugins import Closed, CodecFeatures, Identity, ProtocolFeatures, SessionFeatures, TransportFeatures
 from ..runtime.memory_budgets import Share
 from .flow import LinkFlow
 from .multiplexer import MultiplexedPeers

@@ -16,9 +16,9 @@ from ..._util.logs import log_fields
 from ...errors import BusError, Code
 from ...message import Kind, Message
 from ...plugins.hello import HELLO
+from ...subjects import canonical, wire_pattern
 from ..link.send_queue import SendQueue
 from ..runtime.memory_budgets import MemoryBudget
-from .remote_subscriptions import canonical_pattern, canonical_subject
 from .responses import send_error
 
 if TYPE_CHECKING:
@@ -41,8 +41,10 @@ def receive(peer: PeerCore, message: Message) -> None:
         _act(peer, message)
         return
     # Normalise first, so that `authorize` decides about the spelling that is used.
-    subscribes = message.kind is Kind.SUBSCRIBE
-    message.subject = canonical_pattern(message.subject) if subscribes else canonical_subject(message.subject)
+    if message.kind is Kind.SUBSCRIBE:
+        message.subject = wire_pattern(message.subject)
+    elif isinstance(message.subject, str):
+        message.subject = canonical(message.subject)
     if peer.undecided is not None:
         peer.undecided.add(message)
         return
@@ -82,10 +84,10 @@ def _act(peer: PeerCore, message: Message) -> None:
     if message.kind is Kind.PUBLISH:
         host.deliver(message, peer)
     elif message.kind is Kind.SUBSCRIBE:
-        peer.subscriptions.add(canonical_pattern(message.subject))
+        peer.subscriptions.add(wire_pattern(message.subject))
         host.pubsub.recipients.count_subscription(peer)
     else:
-        peer.subscriptions.remove(canonical_pattern(message.subject))
+        peer.subscriptions.remove(wire_pattern(message.subject))
 
 
 def _refuse(peer: PeerCore, message: Message) -> None:

@@ -135,18 +135,8 @@ class InboundCalls:
     """A peer's running and waiting requests. Implements `ResponseSink`."""
 
     __slots__ = (
-        "_deadlines",
-        "_few",
-        "_memory",
-        "budget",
-        "calls",
-        "channel_calls",
-        "held",
-        "link",
-        "peer",
-        "stopping",
-        "waiting",
-    )
+        "_deadlines", "_few", "_memory", "budget", "calls", "channel_calls", "held", "link", "peer", "stopping", "waiting",
+    )  # fmt: skip
 
     def __init__(self, peer: PeerCore) -> None:
         self.peer: PeerCore = peer

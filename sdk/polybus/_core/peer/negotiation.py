@@ -24,8 +24,8 @@ from ...errors import (
 from ...message import Kind, Message
 from ...plugins import Admission
 from ...plugins.hello import HELLO, answer_of, is_answer, question_of, retry_of
+from ...subjects import wire_pattern
 from ..rpc.reply import Reply, error_of
-from .remote_subscriptions import canonical_pattern
 from .responses import response_to, send_error
 
 if TYPE_CHECKING:
@@ -454,11 +454,7 @@ class Negotiation(Struct, eq=False):
         if self._pubsub.passes_on:
             answer["passes"] = True
         if "limits" in body:
-            answer["limits"] = {
-                "message": limits.message,
-                "subject": limits.subject,
-                "subscriptions": limits.subscriptions,
-            }
+            answer["limits"] = {"message": limits.message, "subject": limits.subject, "subscriptions": limits.subscriptions}
         if link.retry is not None:
             answer["retry"] = retry_of(link.retry)
         if link.expires is not None:
@@ -466,9 +462,7 @@ class Negotiation(Struct, eq=False):
         self.is_ours(body.get("subscribes"))
         if isinstance(confirm, list):
             patterns = peer.patterns
-            answer["refused"] = [
-                one for one in confirm if isinstance(one, (str, int)) and canonical_pattern(one) not in patterns
-            ]
+            answer["refused"] = [one for one in confirm if isinstance(one, (str, int)) and wire_pattern(one) not in patterns]
         link.answer(response_to(message, answer, link), peer)
 
 

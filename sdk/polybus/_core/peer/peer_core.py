@@ -57,29 +57,10 @@ class PeerCore:
     """The core's object for a peer behind the public `Peer`. Implements `party_verbs.Party` and `_core.link.ports.PeerPort`."""
 
     __slots__ = (
-        "_budget",
-        "_deadlines",
-        "_address",
-        "_id",
-        "_negotiation",
-        "_scopes",
-        "_subscriptions",
-        "_unsent",
-        "admitted",
-        "connected_at",
-        "due",
-        "grants",
-        "host",
-        "inbound_if_any",
-        "key",
-        "link",
-        "pending",
-        "public",
-        "streams_if_any",
-        "undecided",
-        "undelivered",
-        "until",
-    )
+        "_budget", "_deadlines", "_address", "_id", "_negotiation", "_scopes", "_subscriptions", "_unsent", "admitted",
+        "connected_at", "due", "grants", "host", "inbound_if_any", "key", "link", "pending", "public", "streams_if_any",
+        "undecided", "undelivered", "until",
+    )  # fmt: skip
 
     def __init__(self, host: PeerHost, link: Link, key: Any, identity: Identity, address: str = "") -> None:
         self.host: PeerHost = host
@@ -272,13 +253,7 @@ class PeerCore:
     # -- requests to the peer --------------------------------------------------------------------------------------------
 
     def send_request(
-        self,
-        subject: str | int,
-        body: Any,
-        timeout: float,
-        returns: Any,
-        headers: dict[str, str] | None,
-        to: Any = None,
+        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None, to: Any = None
     ) -> Reply[Any]:
         """Send a request without checking its arguments. In a cluster, `to` is its address behind the peer."""
         link, pending = self.link, self.pending

@@ -9,20 +9,12 @@ from msgspec import Struct
 
 from ..._util.logs import log_fields
 from ..._util.pattern_index import pattern_cost
-from ...subjects import canonical, check_pattern, wire_pattern
+from ...subjects import check_pattern
 
 if TYPE_CHECKING:
     from .peer_core import PeerCore
 
 logger: logging.Logger = logging.getLogger("polybus")
-
-
-def canonical_subject(subject: str | int) -> str | int:
-    return canonical(subject) if isinstance(subject, str) and "/" in subject else subject
-
-
-def canonical_pattern(pattern: str | int) -> str | int:
-    return wire_pattern(pattern)
 
 
 class RemoteSubscriptions(Struct, eq=False):
