@@ -231,18 +231,6 @@ async def test_one_too_many_is_refused_with_the_limits() -> None:
         assert [await reply for reply in replies] == [0, 1, 2]
 
 
-async def test_a_bus_that_drains_lets_those_that_wait_have_their_turn() -> None:
-    bus = Bus()
-    gauge = limited(bus, 1)
-    async with pair(bus) as client, anyio.create_task_group() as group:
-        replies = [client.request("work", n) for n in range(3)]
-        await eventually(lambda: bus.stats().waiting == 2)
-        group.start_soon(bus.drain)
-        await eventually(lambda: not bus.ready)
-        gauge.release(3)
-        assert [await reply for reply in replies] == [0, 1, 2]
-
-
 async def test_a_bus_that_was_left_has_all_places_again() -> None:
     bus = Bus()
     gauge = limited(bus, 1)

@@ -243,6 +243,12 @@ async def test_every_party_can_be_asked_again_and_the_answer_is_typed() -> None:
             await client.request("ask", "bad", returns=str, retry=retry)
 
 
+def test_pauses_of_a_backoff_stay_within_their_bound() -> None:
+    backoff = Backoff(initial=0.5, maximum=4)
+    assert [backoff.delay(attempt, lambda: 1.0) for attempt in range(6)] == [0.5, 1, 2, 4, 4, 4]
+    assert (backoff.delay(3, lambda: 0.0), backoff.delay(10_000, lambda: 1.0)) == (0, 4)
+
+
 def test_pauses_grow_are_spread_and_end_with_the_last_that_is_named() -> None:
     assert [pause_after(Retry(backoff=(1, 5, 30)), failed) for failed in (1, 2, 3, 4)] == [1, 5, 30, 30]
     assert Retry(backoff=3).backoff == (3,)
