@@ -128,13 +128,7 @@ async def _in_cluster(options: dict[str, Any], ready: Callable[[str], None]) -> 
             await bus.wait_closed()
 
 
-_WAYS = {
-    "direct": _direct,
-    "uvicorn": _under_uvicorn,
-    "broker": _behind_broker,
-    "nats": _on_nats,
-    "cluster": _in_cluster,
-}
+_WAYS = {"direct": _direct, "uvicorn": _under_uvicorn, "broker": _behind_broker, "nats": _on_nats, "cluster": _in_cluster}
 
 
 class BusClient(Client):

@@ -55,23 +55,13 @@ _BOUNDARIES: Final = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 
 MOST_NAMES: Final = 1000
 _SELDOM: Final = 50
 """Number of messages between checks for a provider, in a process without one."""
-_OF_DURABLES: Final = (
-    ("available", "polybus.store.available", "1", "1 while NATS reports on the store of a durable handler, otherwise 0."),
-    ("pending", "polybus.store.pending", "{message}", "Stored publications that wait for a worker of a durable handler."),
-    (
-        "unacknowledged",
-        "polybus.store.unacknowledged",
-        "{message}",
-        "Stored publications that workers are processing or that wait for a retry.",
-    ),
-    (
-        "redelivered",
-        "polybus.store.redelivered",
-        "{message}",
-        "Publications among these that have been delivered more than once.",
-    ),
-    ("dead_letters", "polybus.dead_letters", "{message}", "Dead letters stored for a durable handler."),
-)
+_OF_DURABLES: Final = {
+    "available": "1 while NATS reports on the store of a durable handler, otherwise 0.",
+    "pending": "Stored publications that wait for a worker of a durable handler.",
+    "unacknowledged": "Stored publications that workers are processing or that wait for a retry.",
+    "redelivered": "Publications among these that have been delivered more than once.",
+    "dead_letters": "Dead letters stored for a durable handler.",
+}
 _FAULTS_OF_THE_SERVER: Final = frozenset(
     (Code.UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS)
 )
@@ -94,7 +84,9 @@ class Telemetry:
         self._warnings = Warnings()
 
     def observe(self, durables: Callable[[], Iterable[DurableStats]]) -> None:
-        for attribute, name, unit, text in _OF_DURABLES:
+        for attribute, text in _OF_DURABLES.items():
+            name = "polybus.dead_letters" if attribute == "dead_letters" else f"polybus.store.{attribute}"
+            unit = "1" if attribute == "available" else "{message}"
 
             def observed(options: CallbackOptions, attribute: str = attribute) -> Iterator[Observation]:
                 for one in durables():

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from itertools import accumulate
 from math import inf, isfinite
 from time import perf_counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field, fields
@@ -21,7 +22,7 @@ from attrs import define, field, fields
 if find_spec("prometheus_client") is None:
     raise ImportError("polybus.prometheus needs prometheus-client: pip install 'polybus[prometheus]'")
 
-from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
+from prometheus_client import REGISTRY, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.samples import Sample
 
@@ -279,9 +280,7 @@ async def scrape(bus: Bus) -> str:
 
 
 def node_text(bus: Bus, node: str | None) -> str:
-    registry = CollectorRegistry()
-    registry.register(BusCollector(bus))
-    ours = list(registry.collect())
+    ours = list(BusCollector(bus).collect())
     known = {family.name for family in ours}
     # The program may have registered a collector of this bus, but a family may occur only once.
     rest = [family for family in REGISTRY.collect() if family.name not in known]
@@ -330,17 +329,9 @@ def joined(texts: Iterable[str]) -> str:
     return "".join(line for lines in blocks.values() for line in lines)
 
 
-@define
-class _Families:
-    _families: list[Metric]
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._families
-
-
 def text_of(families: list[Metric]) -> str:
-    made: Any = _Families(families)
-    return generate_latest(made).decode()
+    collecting: Any = SimpleNamespace(collect=lambda: families)
+    return generate_latest(collecting).decode()
 
 
 def _labelled(families: list[Metric], node: str | None) -> list[Metric]:

@@ -294,20 +294,6 @@ async def _a_publication_that_waits_in_an_outbox_with_many(count: int, table: Ta
         core_of(peer).link.resume_writing()
 
 
-@case
-async def _one_more_handler(count: int, table: Table) -> None:
-    bus = Bus()
-
-    async def answer() -> None: ...
-
-    for number in range(count):
-        bus.handle(f"h.{number}")(answer)
-        bus.on(f"h.{number}")(answer)
-    for number in range(TIMES):
-        await table.act(lambda subject=f"more.{number}": bus.handle(subject)(answer))  # type: ignore[misc]
-        await table.act(lambda subject=f"more.{number}": bus.on(subject)(answer))  # type: ignore[misc]
-
-
 def _forget_deadlines(deadlines: DeadlineTimer) -> None:
     deadlines._armed = math.inf
 

@@ -78,10 +78,7 @@ def request(
                     raise _not_there(user) from None
 
     answer = anyio.run(ask)
-    if sys.stdout.isatty() and not as_json:
-        Console(soft_wrap=True).print(_coloured(json_line(answer, pretty=True)))
-    else:
-        print(json_line(answer), flush=True)
+    _print_value(answer, coloured=(coloured := _has_colours(as_json)), pretty=coloured)
 
 
 @connects
@@ -98,13 +95,7 @@ def stream(
 ) -> None:
     """Request a stream and print each item as a line of JSON."""
     name, value = parse_subject(url, subject), parse_body(body)
-    coloured = sys.stdout.isatty() and not as_json
-
-    def show(item: Any) -> None:
-        if coloured:
-            Console(soft_wrap=True).print(_coloured(json_line(item)))
-        else:
-            print(json_line(item), flush=True)
+    show = partial(_print_value, coloured=_has_colours(as_json))
 
     async def read() -> None:
         async with connecting(url, header, tls, wait, timeout) as bus, anyio.create_task_group() as group:
@@ -177,7 +168,7 @@ def subscribe(
     name = parse_subject(url, pattern)
     if text := literal_wildcards(name):
         say(text)
-    show = partial(_show, pretty=sys.stdout.isatty() and not as_json)
+    show = partial(_show, coloured=_has_colours(as_json))
 
     async def listen() -> None:
         bus = hasty_bus(timeout, cluster_of(url, wait, tls))
@@ -297,8 +288,19 @@ async def _until_signal(scope: anyio.CancelScope) -> None:
             return
 
 
-def _show(message: Message, *, pretty: bool) -> None:
-    if pretty:
+def _has_colours(as_json: bool) -> bool:
+    return sys.stdout.isatty() and not as_json
+
+
+def _print_value(value: Any, *, coloured: bool, pretty: bool = False) -> None:
+    if coloured:
+        Console(soft_wrap=True).print(_coloured(json_line(value, pretty=pretty)))
+    else:
+        print(json_line(value), flush=True)
+
+
+def _show(message: Message, *, coloured: bool) -> None:
+    if coloured:
         subject = Text(in_one_line(str(message.subject)), style="bold")
         Console(soft_wrap=True).print(subject, _coloured(json_line(message.body)))
     else:

@@ -41,13 +41,9 @@ def new(
             (folder / template.name.removesuffix(_SUFFIX)).write_text(text, encoding="utf-8")
     written = ", ".join(sorted(path.name for path in folder.iterdir()))
     typer.echo(in_one_line(f"{folder}: {written}"))
-    typer.echo(f"\nNext:\n  cd {in_one_line(shlex.quote(_path(folder)))}\n  pip install -r requirements.txt pytest")
+    path = f"./{folder}" if str(folder).startswith("-") else str(folder)  # `cd` would interpret it as an option
+    typer.echo(f"\nNext:\n  cd {in_one_line(shlex.quote(path))}\n  pip install -r requirements.txt pytest")
     typer.echo("  python -m pytest\n  python app.py")
-
-
-def _path(folder: Path) -> str:
-    """Return the folder as an argument for `cd`, which would interpret ``-x`` as an option."""
-    return f"./{folder}" if str(folder).startswith("-") else str(folder)
 
 
 def _service_name(folder: Path) -> str:

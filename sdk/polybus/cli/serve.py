@@ -13,7 +13,6 @@ import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Final, Literal
 
 import typer
@@ -282,12 +281,11 @@ class Reloader:
     def run(self) -> int:
         """Run the command and return the exit status of the last process."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._heed)
+            signal.signal(number, lambda *_: self._signalled.set())
         while True:
             seen = look(self._folder)
-            process = subprocess.Popen(
-                self._command, start_new_session=True
-            )  # Ctrl-C reaches only this process, which forwards it once
+            # Ctrl-C reaches only this process, which forwards it once.
+            process = subprocess.Popen(self._command, start_new_session=True)
             path = self._until_change(process, seen)
             status = self._end(process)
             if path is None:
@@ -312,9 +310,6 @@ class Reloader:
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
-
-    def _heed(self, number: int, frame: FrameType | None) -> None:
-        self._signalled.set()
 
 
 def reloading(arguments: list[str], drain: float) -> int:

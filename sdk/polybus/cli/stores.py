@@ -314,12 +314,7 @@ def retry_dead(
 @dead.command("drop")
 @connects
 def drop_dead(
-    url: LettersUrl,
-    numbers: Numbers = None,
-    all_of_them: All = False,
-    durable: Durable = "",
-    yes: Yes = False,
-    tls: Tls = None,
+    url: LettersUrl, numbers: Numbers = None, all_of_them: All = False, durable: Durable = "", yes: Yes = False, tls: Tls = None
 ) -> None:
     """Remove dead letters."""
     if not yes:

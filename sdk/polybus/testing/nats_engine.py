@@ -26,7 +26,7 @@ from ..plugins import Admission, Closed, Handshake, Identity, ListenOptions, Tra
 from ..plugins.registry import resolve_url
 from ..plugins.tools import SubjectIndex, to_the_end
 from ..protocols.nats import Nats
-from ..protocols.nats.operations import PING, PONG, NatsOperation, OperationReader, write_error, write_json, write_message
+from ..protocols.nats.operations import PONG, NatsOperation, OperationReader, write_error, write_json, write_message
 from .nats_streams import NatsStreams
 
 _UNREAD: Final = 16 << 20
@@ -328,9 +328,6 @@ class EngineClient:
             if not subscription.left:
                 self._drop(subscription.sid)
         return True
-
-    def ping(self) -> None:
-        self.transport.send(PING)
 
 
 _PATIENCE: Final = 30.0

@@ -1,7 +1,5 @@
 """The pages that `make docs` has built, as a reader gets them; how wide they are, a browser says."""
 
-import json
-import re
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -97,53 +95,3 @@ def test_pages_lead_on_can_be_searched_and_turned_dark(pages: list[Page]) -> Non
         assert "md-search" in found.classes
         assert "md-header__option" in found.classes, "the button for the palette"
         assert {"md-footer__link--next", "md-footer__link--prev"} & found.classes, named(found)
-
-
-def found_by(query: str) -> list[str]:
-    """The pages that a reader is shown first: as the browser weighs tags, titles and text, whose words a query may shorten."""
-    index = json.loads((built_site() / "search" / "search_index.json").read_text(encoding="utf-8"))
-    boosts = {name: field["boost"] for name, field in index["config"]["fields"].items()}
-    scores: dict[str, float] = {}
-    for entry in index["docs"]:
-        texts = {"title": entry["title"], "text": entry["text"], "tags": " ".join(entry.get("tags", ()))}
-        words = {name: re.findall(r"[\w=]+", text.lower()) for name, text in texts.items()}
-        score = 1.0
-        for term in query.lower().split():
-            score *= sum(
-                boosts[name] * sum(word.startswith(term) for word in each) / len(each) for name, each in words.items() if each
-            )
-        page = entry["location"].partition("#")[0]
-        scores[page] = max(score, scores.get(page, 0.0))
-    return sorted((page for page, score in scores.items() if score), key=lambda page: -scores[page])[:4]
-
-
-@pytest.mark.parametrize(
-    ("query", "page"),
-    [
-        ("authentication", "how-to/fastapi/"),
-        ("authorization", "explanation/security/"),
-        ("retry", "how-to/retries/"),
-        ("dead letter queue", "how-to/stores/"),
-        ("dead letters", "how-to/stores/"),
-        ("javascript client", "how-to/browser/"),
-        ("react", "how-to/browser/"),
-        ("queue group", "how-to/nats/"),
-        ("load balancing", "how-to/cluster/"),
-        ("kubernetes", "how-to/deploy-cluster/"),
-        ("health check", "how-to/draining/"),
-        ("graceful shutdown", "how-to/draining/"),
-        ("deployment", "how-to/fastapi/"),
-        ("metrics", "how-to/metrics/"),
-        ("alert", "how-to/operate/"),
-        ("exactly once", "explanation/delivery/"),
-        ("django", "how-to/blocking/"),
-        ("dependency injection", "how-to/depends/"),
-        ("reconnect", "how-to/reconnect/"),
-        ("transactional outbox", "how-to/outbox/"),
-        ("schema evolution", "how-to/versions/"),
-        ("faststream", "how-to/from-faststream/"),
-        ("glossary", "reference/glossary/"),
-    ],
-)
-def test_the_words_that_people_search_for_lead_to_their_page(query: str, page: str) -> None:
-    assert page in found_by(query)

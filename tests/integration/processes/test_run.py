@@ -155,21 +155,16 @@ def test_what_the_lifespan_raises_keeps_its_traceback_where_it_is_an_error_of_th
         polybus.run(Bus(lifespan=lifespan), "ubre+tcp://127.0.0.1:0")
 
 
-@pytest.mark.parametrize(("taken_by", "workers"), [("serve", 1), ("health", 3)])
-def test_a_program_whose_address_is_in_use_ends_with_one_line_and_status_1(tmp_path: Path, taken_by: str, workers: int) -> None:
+def test_workers_whose_address_is_in_use_end_with_one_line_and_status_1(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        url = f"ubre+tcp://127.0.0.1:{port}" if taken_by == "serve" else "ubre+tcp://127.0.0.1:0"
-        health = f"http://127.0.0.1:{port}" if taken_by == "health" else None
         program = tmp_path / "app.py"
         program.write_text(
             "import polybus\n"
             "bus = polybus.Bus(cluster='nats+tcp://127.0.0.1:1/shop')\n"
-            f"polybus.run(bus, {url!r}, workers={workers}, health={health!r})\n"
-            if workers > 1
-            else f"import polybus\npolybus.run(polybus.Bus(), {url!r}, health={health!r})\n"
+            f"polybus.run(bus, 'ubre+tcp://127.0.0.1:0', workers=3, health='http://127.0.0.1:{port}')\n"
         )
         done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=BOUND)
     assert done.returncode == 1

@@ -88,21 +88,6 @@ class ChannelContract(Contract):
             await cleaned.wait()
             await eventually(lambda: bus.stats().running == 0)
 
-    async def test_leaving_a_stream_stops_a_handler_that_waits_between_items(self) -> None:
-        cleaned = anyio.Event()
-
-        async def endless() -> AsyncIterator[int]:
-            try:
-                yield 1
-                await anyio.sleep_forever()
-            finally:
-                cleaned.set()
-
-        async with self.handling(endless) as (_, client, subject):
-            async with client.stream(subject) as items:
-                assert await anext(items) == 1
-            await cleaned.wait()
-
     async def test_a_failing_stream_yields_its_items_before_the_error(self) -> None:
         async def fails(body: bool) -> AsyncIterator[int]:
             yield 1
@@ -282,15 +267,6 @@ class DeadlineContract(Contract):
             assert 0 < left <= ttl_ + 1e-6
             assert ttl_ <= 20
 
-    @needs("deadlines")
-    async def test_an_enclosing_scope_sets_the_deadline_that_is_sent(self) -> None:
-        async def ttl(ctx: Context) -> Any:
-            return ctx.message.ttl
-
-        async with self.handling(ttl) as (_, client, subject):
-            with anyio.move_on_after(20):
-                assert 0 < await client.request(subject, timeout=30) <= 20
-
     async def test_an_enclosing_scope_times_out_and_stops_the_handler(self) -> None:
         handler = Endless()
         async with self.handling(handler.endless) as (_, client, subject):
@@ -304,28 +280,6 @@ class DeadlineContract(Contract):
             await let_expire(ask, handler.started.is_set)
             await handler.stopped.wait()
             await eventually(lambda: client.stats().pending == 0)
-
-    async def test_an_expired_scope_times_out_whatever_the_peer_answers(self) -> None:
-        async with self.handling(Endless().endless) as (_, client, subject):
-            for left in (0.0004, 0.0, -1.0):
-                with anyio.move_on_after(left) as scope:
-                    await client.request(subject)
-                assert scope.cancelled_caught
-
-    @needs("deadlines")
-    async def test_a_peer_that_times_out_slightly_early_does_not_preempt_the_scope(self) -> None:
-        async def early(ctx: Context) -> None:
-            assert ctx.deadline is not None
-            await anyio.sleep_until(ctx.deadline - 0.02)
-            raise RequestError(Code.DEADLINE_EXCEEDED, "no time left")
-
-        async with self.handling(early) as (_, client, subject):
-            with anyio.move_on_after(0.1) as scope:
-                await client.request(subject)
-            assert scope.cancelled_caught
-            with anyio.move_on_after(30) as scope, pytest.raises(DeadlineExceeded):  # the peer's own error
-                await client.request(subject, timeout=0.1)
-            assert not scope.cancelled_caught
 
     @needs("deadlines")
     async def test_a_nested_request_inherits_the_deadline_of_the_handler(self) -> None:
@@ -358,13 +312,6 @@ class DeadlineContract(Contract):
                     await reply
             await handler.stopped.wait()
             await eventually(lambda: client.stats().pending == 0)
-
-    async def test_cancelling_an_answered_reply_has_no_effect(self) -> None:
-        async with self.handling(echo) as (_, client, subject):
-            reply = client.request(subject, 7)
-            assert await reply == 7
-            assert not reply.cancel()
-            assert await reply == 7
 
     @needs("extensions")
     async def test_cancelling_the_last_waiter_cancels_the_request(self) -> None:
