@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Reply, Store, TooManyRequests, connect
+from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Reply, Store, connect
 from polybus.cluster.durable.administration import Administration
 from polybus.events import ClusterGap, LinkDown, NodeGone
 from polybus.plugins import Closed
@@ -119,73 +119,6 @@ async def test_a_handler_is_stopped_when_the_node_that_has_asked_is_gone(engine:
             await eventually(lambda: work.stopped)
         with pytest.raises(Disconnected):
             await reply
-
-
-async def test_a_node_takes_a_request_if_its_handler_waits_only(engine: NatsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
-    taken: Counter[str] = Counter()
-    now = "at once"
-    two.handle("double")(double)
-
-    @two.handle("triple")
-    async def triple(n: int) -> int:
-        await anyio.sleep(0.01)
-        return 3 * n
-
-    def count(sender: object, operation: object, block: bytes) -> None:
-        taken[now] += block.startswith(b"NATS/1.0 102")
-        route(sender, operation, block)  # type: ignore[arg-type]
-
-    route = engine.route
-    async with cluster(one, two, url=engine.url):
-        monkeypatch.setattr(engine, "route", count)
-        assert [await reply for reply in [one.request("double", n) for n in range(100)]] == [2 * n for n in range(100)]
-        now = "later"
-        assert [await reply for reply in [one.request("triple", n) for n in range(10)]] == [3 * n for n in range(10)]
-        assert taken == {"at once": 0, "later": 1}  # of all that came in one turn
-
-
-async def test_a_node_that_only_is_slow_keeps_its_requests(engine: NatsEngine) -> None:
-    asker, worker = Bus(cluster=engine.url), Bus(cluster=engine.url)
-
-    @worker.handle("work")
-    async def work() -> int:
-        await anyio.sleep(25)
-        return 1
-
-    async with cluster(asker, worker, url=engine.url):
-        assert await asker.request("work", timeout=60) == 1
-
-
-async def test_what_one_node_has_no_room_for_is_asked_elsewhere(engine: NatsEngine) -> None:
-    asker, free, full = Bus(cluster=engine.url), Bus(cluster=engine.url), Bus(cluster=Cluster(engine.url, running=1, waiting=0))
-    seen: Counter[str] = Counter()
-    release = anyio.Event()
-
-    @full.handle("work")
-    async def at_full(n: int) -> str:
-        seen["full"] += 1
-        await release.wait()
-        return "full"
-
-    @free.handle("work")
-    async def at_free(n: int) -> str:
-        seen["free"] += 1
-        return "free"
-
-    async with cluster(asker, full, free, url=engine.url):
-        replies = [asker.request("work", n) for n in range(8)]
-        await eventually(lambda: sum(reply.done() for reply in replies) >= 7)
-        release.set()
-        outcomes: Counter[str] = Counter()
-        for reply in replies:
-            try:
-                outcomes[await reply] += 1
-            except TooManyRequests:
-                outcomes["refused"] += 1
-        assert outcomes["full"] == seen["full"] <= 1  # the engine draws lots: it may have had none
-        assert outcomes["free"] >= 1
-        assert seen["full"] + seen["free"] + outcomes["refused"] == 8
 
 
 async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_lost(engine: NatsEngine) -> None:

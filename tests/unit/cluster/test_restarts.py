@@ -1,6 +1,5 @@
 """A service that is being restarted, in virtual time: those who ask it meanwhile are told to ask again."""
 
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -130,9 +129,3 @@ async def test_a_node_remembers_as_long_as_it_is_told_to(engine: NatsEngine) -> 
         await anyio.sleep(5)
         with pytest.raises(NoHandler):
             await short.request("door.open", 7, timeout=5)
-
-
-@pytest.mark.parametrize("wrong", [-1, math.nan, "60"])
-def test_a_time_to_remember_is_seconds(wrong: object) -> None:
-    with pytest.raises((ValueError, TypeError), match="remember"):
-        Cluster(remember=wrong)  # type: ignore[arg-type]
