@@ -13,7 +13,7 @@ import pytest
 
 from polybus import Bus, Context, Peer, Retry, connect
 from polybus.cluster.durable.foreign import letters_of
-from polybus.errors import AmbiguousRoute, Disconnected, LocalProtocolError, NoHandler, QueueFull, Unsupported
+from polybus.errors import AmbiguousRoute, Disconnected, LocalProtocolError, NoHandler, Unsupported
 from polybus.events import DeadLettered
 from polybus.plugins.extensions import core_of
 from polybus.testing import NatsEngine
@@ -212,24 +212,6 @@ async def test_handlers_begin_when_the_lifespan_that_has_opened_their_link_is_re
 # -- subscriptions ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_durable_subscription_settles_each_publication_of_a_stream(engine: Any, name: str) -> None:
-    read: list[tuple[Any, int | None]] = []
-    async with owner(engine, name) as theirs, Bus().connect(engine.url) as link:
-        await publish(theirs, name, *range(3))
-        async with link.subscribe(f"{name}.>", durable="audit", returns=int, queue=3) as orders:
-            for _ in range(4):
-                message = await orders.receive(timeout=20)
-                read.append((message.body, message.attempt))
-                if message.body == 1 and message.attempt == 1:
-                    message.retry(delay=0.01)
-                elif message.body == 2:
-                    message.reject("it is unknown")
-                else:
-                    message.ack()
-        await all_done(theirs, name, "audit")
-    assert read == [(0, 1), (1, 1), (2, 1), (1, 2)]
-
-
 async def test_a_replay_reads_a_stream_and_leaves_nothing_there(engine: Any, name: str) -> None:
     async with owner(engine, name) as theirs, connect(engine.url) as bus:
         await publish(theirs, name, *range(3))
@@ -275,15 +257,6 @@ async def test_a_publication_with_an_id_is_stored_once_when_it_returns(engine: A
         assert heard == [7, 7]
         with pytest.raises(LocalProtocolError, match="already has id='seven' for"):
             await bus.publish(f"{name}.paid", 7, id="seven")
-
-
-async def test_a_stream_that_takes_no_more_says_whose_limit_that_is(engine: Any, name: str) -> None:
-    members = {"name": f"FULL{name}", "subjects": [f"full.{name}"], "retention": "limits", "storage": "file"}
-    async with owner(engine, name) as theirs:
-        await ask(theirs, f"STREAM.CREATE.FULL{name}", {**members, "max_msgs": 1, "discard": "new"})
-        await theirs.publish(f"full.{name}", 1, id="1")
-        with pytest.raises(QueueFull, match="the stream has reached a limit set by its owner, or its server"):
-            await theirs.publish(f"full.{name}", 2, id="2")
 
 
 async def test_an_id_without_a_stream_is_one_clear_error(engine: Any, name: str) -> None:
@@ -354,14 +327,6 @@ async def test_the_link_that_serves_a_pattern_reads_for_it(engine: Any, name: st
             async with bus.connect(engine.url, serves=[f"{name}.>"]):
                 await all_done(theirs, name, "billing")
     assert handled == [1]
-
-
-async def test_a_stream_for_a_part_of_the_dead_letters_is_refused(engine: Any, name: str) -> None:
-    bus = Bus()
-    bus.on(f"{name}.placed", durable="billing")(lambda number: None)
-    async with owner(engine, name, subjects=[f"{name}.placed", f"{name}.dead.audit.>"]):
-        text = rf"dead_letters='{name}.dead': no stream .* stores all of '{name}.dead.>'"
-        await refused(connect(f"{engine.url}?dead_letters={name}.dead", bus=bus), LocalProtocolError, match=text)
 
 
 async def test_a_server_that_keeps_nothing_says_so() -> None:

@@ -420,19 +420,6 @@ async def test_the_oldest_are_dropped_where_too_much_is_kept_and_that_is_counted
         await world.nothing_is_kept()
 
 
-async def test_a_client_goes_on_without_where_the_node_is_gone_that_kept_something(engine: NatsEngine) -> None:
-    async with several(engine) as world, anyio.create_task_group() as group:
-        client = await world.client(0)
-        at_engine = [*engine.clients][0]
-        await leave(world, client, group)
-        await world.publish(2, times=3)
-        at_engine.transport.abort(Closed(1006, "killed"))
-        await client.comes_back()
-        await world.publish(1, 2, times=3)
-        await eventually(lambda: client.got == {"news.1": [0, 1, 2], "news.2": [3, 4, 5]})
-        await eventually(lambda: not handover_of(world.nodes[1]).busy)
-
-
 @pytest.mark.parametrize("how", ["silent", "killed"])
 async def test_a_node_that_gives_no_mark_is_not_waited_for_longer_than_two_seconds(engine: NatsEngine, how: str) -> None:
     async with several(engine, 4) as world, anyio.create_task_group() as group:

@@ -2,12 +2,12 @@
 
 import anyio
 import pytest
+from attrs import astuple
 from prometheus_client import CollectorRegistry
 
 from polybus import Bus, Cluster, Retry, Store
 from polybus.cluster.durable.readers import PACE
 from polybus.prometheus import collector
-from polybus.stats import DurableStats
 from polybus.testing import NatsEngine
 from tests.loops import virtual_asyncio  # noqa: F401
 from tests.unit.cluster.handlers import failing
@@ -42,16 +42,9 @@ async def test_a_bus_shows_backlog_attempts_and_dead_letters_of_each_durable_han
         for number in range(6):
             await bus.publish(f"work.x.{number}", number)
         await anyio.sleep(PACE + 1)
-        durables = {one.durable: one for one in bus.stats().durables}
-        store = durables["audit"].store
-        assert durables == {
-            "billing": DurableStats(
-                durable="billing", store=store, available=True, pending=2, unacknowledged=4, redelivered=0, dead_letters=0
-            ),
-            "audit": DurableStats(
-                durable="audit", store=store, available=True, pending=0, unacknowledged=0, redelivered=0, dead_letters=3
-            ),
-        }
+        found = {one.durable: astuple(one)[2:] for one in bus.stats().durables}
+        # available, pending, unacknowledged, redelivered, dead letters
+        assert found == {"billing": (True, 2, 4, 0, 0), "audit": (True, 0, 0, 0, 3)}
         assert samples(bus) == {
             ("polybus_store_available", "billing"): 1,
             ("polybus_store_available", "audit"): 1,
