@@ -26,9 +26,8 @@ from polybus.protocols.up.wire import (
     write_message,
     write_uuid,
 )
+from tests.unit.protocols.uprotocol.support import Clock
 from tests.vectors import up_vectors as vectors
-
-from .test_session import Clock
 
 ID = uuid_bytes(vectors.ID.format(0))
 TOPIC, METHOD, HERE = map(parse_uuri, ("//a/10AB/3/8001", "//b/CD/4/B", "//c/1/1/0"))

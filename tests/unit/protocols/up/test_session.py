@@ -28,6 +28,7 @@ from polybus.protocols.up.wire import (
     write_uuid,
 )
 from tests.doubles.driven import Driven
+from tests.unit.protocols.uprotocol.support import Clock
 from tests.vectors import up_vectors as vectors
 
 NOW = 1_700_000_000_123  # the time in the ids of the examples
@@ -36,16 +37,6 @@ NAMES = {"door.opened": 0x80CD, "UpdateDoor": 0xB, "light": [0xC, 0x80CE], "seat
 GONE = Message(Kind.ERROR, code=Code.NOT_FOUND, attributes={"text": "gone"})
 CAR, PHONE = "//device1/10AB/3", "//device2/CD/4"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-
-class Clock:
-    """Nanoseconds, from milliseconds that the test sets."""
-
-    def __init__(self, ms: int = NOW) -> None:
-        self.ms = ms
-
-    def __call__(self) -> int:
-        return self.ms * 1_000_000
 
 
 def session(clock: Clock | None = None, limits: Limits = Limits(), **options: Any) -> Driven:  # noqa: B008

@@ -17,8 +17,9 @@ from polybus.protocols.up.samples import DIALECTS, MAX_ATTRIBUTES, Dialect, Filt
 from polybus.protocols.up.uuris import UUri, parse_entity, parse_uuri
 from polybus.protocols.up.wire import Attributes, MessageType, write_attributes, write_message
 from tests.doubles.driven import Driven
+from tests.unit.protocols.uprotocol.support import Clock
 
-from .test_session import CAR, NAMES, PHONE, Clock, asked, frame_of, published, receive, refused, sent
+from .test_session import CAR, NAMES, PHONE, asked, frame_of, published, receive, refused, sent
 
 TO_US = "up/*/*/*/*/*/device1/10AB/0/3/*"
 NO_SINK = "{}/{}/{}/{}/{}"

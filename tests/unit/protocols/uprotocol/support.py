@@ -1,5 +1,6 @@
 """Shared by the tests of uProtocol."""
 
+import base64
 import json
 from typing import Any
 
@@ -45,6 +46,16 @@ PUBLISH: dict[str, Any] = {
 NOTIFICATION: dict[str, Any] = {**PUBLISH, "type": "notif.v1", "sink": "up://hu.veh7/hmi.app/1"}
 
 
+class Clock:
+    """Nanoseconds, from milliseconds that the test sets."""
+
+    def __init__(self, ms: int = 1_700_000_000_123) -> None:
+        self.ms = ms
+
+    def __call__(self) -> int:
+        return self.ms * 1_000_000
+
+
 def without(event: dict[str, Any], name: str) -> dict[str, Any]:
     """An event that lacks an attribute."""
     return {key: value for key, value in event.items() if key != name}
@@ -86,12 +97,23 @@ BAD: dict[str, dict[str, Any]] = {
 """Events that no reader takes."""
 
 
-def in_protobuf(event: dict[str, Any], data: bytes | None = None) -> bytes:
-    """An event of strings and integers in the protobuf format, written by the generated class."""
-    made = cloud_event_classes()[0](id=event["id"], source=event["source"], spec_version="1.0", type=event["type"])
+def to_protobuf(event: dict[str, Any]) -> Any:
+    """The event in the generated class, built with nothing of ours."""
+    made = cloud_event_classes()[0](
+        id=event["id"], source=event["source"], spec_version=event["specversion"], type=event["type"]
+    )
     for name, value in event.items():
-        if name not in ("id", "source", "specversion", "type", "data", "data_base64"):
-            setattr(made.attributes[name], "ce_integer" if isinstance(value, int) else "ce_string", value)
+        if name in ("id", "source", "type", "specversion", "data", "data_base64"):
+            continue
+        kind = "ce_integer" if isinstance(value, int) else "ce_uri_ref" if name in ("sink", "dataschema") else "ce_string"
+        setattr(made.attributes[name], kind, value)
+    if "data_base64" in event:
+        made.proto_data.ParseFromString(base64.b64decode(event["data_base64"]))
+    return made
+
+
+def in_protobuf(event: dict[str, Any], data: bytes | None = None) -> bytes:
+    made = to_protobuf(without(event, "data_base64"))
     if data is not None:
         made.binary_data = data
     return bytes(made.SerializeToString())

@@ -12,9 +12,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from google.protobuf import wrappers_pb2
 
-from polybus import Bus, Code, Context, Forbidden, Limits, Message, NoHandler, RequestError, TooLarge, connect
+from polybus import Bus, Code, Context, Forbidden, Limits, Message, connect
 from polybus.events import LinkDown
 from polybus.message import Kind
 from polybus.plugins.extensions import core_of
@@ -59,19 +58,6 @@ async def test_a_client_that_says_nothing_of_entities_reaches_a_server_with_a_na
             assert await client.request(method, 3) == [3, "/polybus/1/rpc.response", method]
 
 
-async def test_an_entity_stands_in_the_url() -> None:
-    server = Bus()
-
-    @server.handle("who")
-    async def who(message: Message) -> str:
-        return str(message.attributes["sink"])
-
-    with anyio.fail_after(BOUND):
-        async with server.serve(f"uprotocol+tcp://127.0.0.1:0?entity={VCU}&format=protobuf") as listener:
-            async with connect(listener.url) as client:
-                assert await client.request("who") == f"{VCU}/rpc.who"
-
-
 async def test_publications_are_subscribed_to_by_address_pattern_and_plain_subject() -> None:
     server = Bus()
     async with joined(server) as client:
@@ -99,42 +85,6 @@ async def test_a_typed_subscription_has_the_attributes_too() -> None:
             message = await anext(news)
             assert (message.body, message.subject, message.headers) == ({"a": 1}, "news", headers)
             assert message.attributes["source"] == "/polybus/1/news#Message"
-
-
-async def test_protobuf_messages_and_bytes_are_bodies_too() -> None:
-    server = Bus()
-
-    @server.handle("typed")
-    async def typed(body: wrappers_pb2.StringValue) -> wrappers_pb2.Int64Value:
-        raise AssertionError("a wrapper is a plain value")
-
-    @server.handle("plain")
-    async def plain(body: str) -> Any:
-        return wrappers_pb2.Int64Value(value=len(body))
-
-    @server.handle("octets")
-    async def octets(body: bytes) -> bytes:
-        return body[::-1]
-
-    async with joined(server) as client:
-        assert await client.request("plain", wrappers_pb2.StringValue(value="hello")) == 5
-        assert await client.request("octets", b"\x00\xff") == b"\xff\x00"
-        with pytest.raises(RequestError):
-            await client.request("typed", wrappers_pb2.StringValue(value="hello"))
-
-
-async def test_a_large_body_fits_as_far_as_base64_lets_it() -> None:
-    server = Bus()
-
-    @server.handle("echo")
-    async def echo(body: str) -> str:
-        return body
-
-    async with joined(server) as client:
-        large = "x" * (3 * server.limits.message // 4 - 2048)
-        assert await client.request("echo", large) == large
-        with pytest.raises(TooLarge):
-            await client.request("echo", "x" * server.limits.message)
 
 
 async def test_a_request_that_lives_for_weeks_is_answered_and_leaves_nothing_behind() -> None:
@@ -251,24 +201,6 @@ async def test_token_and_level_come_to_authorize_and_never_into_a_log(caplog: py
         assert reply.message.attributes["commstatus"] == Code.PERMISSION_DENIED
     assert asked == [("request", "s3cret", 2), ("request", "s3cret", 1)]
     assert "s3cret" not in caplog.text
-
-
-async def test_a_failed_delivery_and_an_error_of_the_handler_are_told_apart() -> None:
-    server = Bus()
-
-    @server.handle("door")
-    async def door() -> None:
-        raise RequestError(Code.UNIMPLEMENTED, "this door does not open", reason="welded", detail={"door": 7})
-
-    async with joined(server) as client:
-        said, refused = client.request("door"), client.request("nobody")
-        with pytest.raises(NoHandler) as caught:
-            await said
-        assert (caught.value.reason, caught.value.detail) == ("welded", {"door": 7})
-        assert said.message is not None and "commstatus" not in said.message.attributes
-        with pytest.raises(NoHandler):
-            await refused
-        assert refused.message is not None and refused.message.attributes["commstatus"] == Code.UNIMPLEMENTED
 
 
 async def test_a_relay_passes_on_what_is_left_of_the_time() -> None:

@@ -15,7 +15,7 @@ import pytest
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 from google.protobuf import any_pb2, struct_pb2, wrappers_pb2
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -31,7 +31,7 @@ from polybus.protocols.uprotocol.proto_event import cloud_event_classes
 from polybus.protocols.uprotocol.rules import Violation
 from tests.doubles.driven import Driven
 
-from .support import BAD, GOOD, HI, LENIENT, PUBLISH, REQUEST, RESPONSE, decode
+from .support import BAD, GOOD, HI, LENIENT, PUBLISH, REQUEST, RESPONSE, decode, to_protobuf
 
 EVENTS = UProtocol().codec()
 PROTO = UProtocol(format="protobuf").codec()
@@ -60,25 +60,6 @@ def test_the_usual_and_the_careful_reading_give_the_same_message() -> None:
         assert careful.attributes.pop("extra") == "x"
         for name in ("kind", "subject", "id", "raw", "format", "ttl", "attributes", "headers"):
             assert getattr(usual, name) == getattr(careful, name), name
-
-
-def to_protobuf(event: dict[str, Any]) -> Any:
-    """The event in the generated class, built with nothing of ours."""
-    made = cloud_event_classes()[0](
-        id=event["id"], source=event["source"], spec_version=event["specversion"], type=event["type"]
-    )
-    for name, value in event.items():
-        if name in ("id", "source", "specversion", "type", "data_base64"):
-            continue
-        if isinstance(value, int):
-            made.attributes[name].ce_integer = value
-        elif name in ("sink", "dataschema"):
-            made.attributes[name].ce_uri_ref = value
-        else:
-            made.attributes[name].ce_string = value
-    if "data_base64" in event:
-        made.proto_data.ParseFromString(base64.b64decode(event["data_base64"]))
-    return made
 
 
 def written(event: dict[str, Any], format: str) -> bytes:
@@ -612,43 +593,12 @@ def test_json_events_are_read_alike(mode: Any, frames: list[bytes]) -> None:
         assert quickly(codec, frame) == carefully(codec, frame)
 
 
-FIELD = re.compile(r"(repeated )?(map<string, \w+>|[\w.]+) (\w+) = (\d+);")
-Fields = set[tuple[str, str, int, str, bool]]
-"""Message, name, number, type, and if it is repeated."""
-
-
-def fields_of_proto(text: str) -> Fields:
-    found, inside = Fields(), list[str]()
-    for line in map(str.strip, text.splitlines()):
-        if line.endswith("{"):
-            inside.append(line.split()[1] if line.startswith("message") else "")
-        elif line == "}":
-            inside.pop()
-        elif (field := FIELD.fullmatch(line)) is not None:
-            repeated, kind, name, number = field.groups()
-            found.add((".".join(filter(None, inside)), name, int(number), kind, bool(repeated)))
-    return found
-
-
-def fields_of_descriptor(message: DescriptorProto, names: str) -> Fields:
-    found, entries = Fields(), {one.name: one for one in message.nested_type if one.options.map_entry}
-    for one in message.field:
-        kind = one.type_name.removeprefix(".").removeprefix("io.cloudevents.v1.").removeprefix("CloudEvent.")
-        kind = kind or FieldDescriptorProto.Type.Name(one.type).removeprefix("TYPE_").lower()
-        repeated = one.label == FieldDescriptorProto.LABEL_REPEATED
-        if kind in entries:
-            kind, repeated = f"map<string, {entries[kind].field[1].type_name.rpartition('.')[2]}>", False
-        found.add((names, one.name, one.number, kind, repeated))
-    for nested in message.nested_type:
-        if not nested.options.map_entry:
-            found |= fields_of_descriptor(nested, f"{names}.{nested.name}")
-    return found
-
-
 def test_the_classes_are_those_of_the_proto_file() -> None:
     proto = Path(proto_event.__file__).with_name("cloudevents.proto").read_text()
     ours = FileDescriptorProto()
     cloud_event_classes()[0].DESCRIPTOR.file.CopyToProto(ours)
-    assert set[Any]().union(*(fields_of_descriptor(one, one.name) for one in ours.message_type)) == fields_of_proto(proto)
-    data = [one.name for one in ours.message_type[0].field if one.HasField("oneof_index")]
-    assert data == ["binary_data", "text_data", "proto_data"]
+    event, _ = ours.message_type
+    found = {(one.name, one.number) for message in (*ours.message_type, *event.nested_type) for one in message.field}
+    wanted = {(name, int(number)) for name, number in re.findall(r"(\w+) = (\d+);", proto)}
+    assert found == wanted | {("key", 1), ("value", 2)}  # those of a map's entry
+    assert [one.name for one in event.field if one.HasField("oneof_index")] == ["binary_data", "text_data", "proto_data"]

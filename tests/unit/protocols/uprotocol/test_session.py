@@ -8,27 +8,17 @@ from typing import Any
 
 import pytest
 
-from polybus import Code, Limits, LocalProtocolError, Message, ReservedSubject, TooLarge, Unsupported
+from polybus import Code, Limits, LocalProtocolError, Message, ReservedSubject, Unsupported
 from polybus.message import Kind
-from polybus.plugins import CloseWanted, Ready, Refused, Undelivered
+from polybus.plugins import Ready, Refused, Undelivered
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf import ANY
 from polybus.protocols.uprotocol.names import UProtocolNames, decode_name, encode_name
 from tests.doubles.driven import Driven
 
-from .support import PUBLISH, REQUEST, RESPONSE
+from .support import PUBLISH, REQUEST, RESPONSE, Clock
 
 NOW = 1_700_000_000_123  # the time in the ids of the examples
-
-
-class Clock:
-    """Nanoseconds, from milliseconds that the test sets."""
-
-    def __init__(self, ms: int = NOW) -> None:
-        self.ms = ms
-
-    def __call__(self) -> int:
-        return self.ms * 1_000_000
 
 
 def session(clock: Clock | None = None, limits: Limits = Limits(), **options: Any) -> Driven:  # noqa: B008
@@ -351,14 +341,6 @@ def test_notifications_are_written_as_the_sdks_did_or_as_the_document_says() -> 
         assert (message.kind, message.subject) == (Kind.NOTIFY, "door.opened")
 
 
-def test_one_publication_is_one_event_for_all_peers() -> None:
-    adapter = UProtocol()
-    message, sessions = Message(Kind.PUBLISH, "news", body=1), [Driven(adapter.session("server")) for _ in range(3)]
-    for one in sessions:
-        one.send(message, 0.0)
-    assert len({frame for one in sessions for frame in one.frames_to_send()}) == 1
-
-
 def test_a_batch_is_taken_message_by_message_and_no_more_is_looked_at_than_may_be_bad_in_a_minute(ours: Driven) -> None:
     found = receive(ours, [PUBLISH, {**PUBLISH, "priority": "CS9"}, REQUEST])
     assert [type(item) for item in found[1:2]] == [Refused]
@@ -368,15 +350,6 @@ def test_a_batch_is_taken_message_by_message_and_no_more_is_looked_at_than_may_b
     assert [type(event) for event in refused] == [Refused, Refused, Refused]
     assert last.kind is Kind.PUBLISH
     assert len(receive(made, [*bad, {}, PUBLISH, *bad])) == 4
-
-
-def test_sizes() -> None:
-    ours = session(limits=Limits(message=500))
-    with pytest.raises(TooLarge, match="500"):
-        ours.send(request("x", body="y" * 500), 0.0)
-    refused, close = receive(ours, b" " * 501)
-    assert isinstance(refused, Refused)
-    assert isinstance(close, CloseWanted) and close.code == 1009
 
 
 def test_a_channel_is_not_opened_under_a_name_of_ours(ours: Driven) -> None:
