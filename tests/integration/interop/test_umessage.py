@@ -102,8 +102,7 @@ def test_a_thousand_messages_of_ours_are_valid_to_up_python_with_equal_attribute
 OURS = Up(entity="//ours/10AB/3", peer="//theirs/CD/4", names={"double": 0xB, "capitals": 0x7, "heard": 0x8001, "said": 0x8002})
 
 
-@pytest.mark.parametrize("transport", ["tcp", "zenoh"])
-async def test_the_classes_of_up_python_ask_are_asked_publish_and_notify(transport: str) -> None:
+async def test_the_classes_of_up_python_ask_are_asked_publish_and_notify() -> None:
     python = python_of(FOLDER)
     bus, told_us, rounds = Bus(), list[Any](), COUNT
     done = anyio.Event()
@@ -119,11 +118,11 @@ async def test_the_classes_of_up_python_ask_are_asked_publish_and_notify(transpo
             done.set()
 
     async with (
-        bus.serve(f"up+{transport}://127.0.0.1:0", protocol=OURS) as listener,
+        bus.serve("up+tcp://127.0.0.1:0", protocol=OURS) as listener,
         bus.subscribe("heard", queue=2 * rounds) as heard,
     ):
         port = listener.url.rpartition(":")[2].partition("?")[0]
-        command = [str(python), str(FOLDER / "peer.py"), port, str(rounds), transport]
+        command = [str(python), str(FOLDER / "peer.py"), port, str(rounds)]
         async with await anyio.open_process(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=None) as process:
             with anyio.fail_after(BOUND):
                 await done.wait()

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from polybus import Bus, Limits, connect
 from polybus.capture import Capture, decode
-from polybus.events import FrameRefused
 from polybus.protocols.up.uuris import parse_uuri
-from tests.support import eventually, next_event
+from tests.support import eventually
 
 from .test_zenoh import CAR, DIALECTS, HERE, PHONE, SEAT, bare, car_bus, message_of, up
 from .zenoh_peer import zenoh_peer
@@ -45,23 +44,6 @@ async def test_of_two_programs_with_one_entity_both_are_asked_and_the_second_ans
         released.set()
         await eventually(lambda: phone.stats().late == 1)
         assert phone.stats().malformed == 0
-
-
-async def test_answers_to_another_program_with_the_same_entity_are_refused_and_say_why() -> None:
-    one, other = Bus(), Bus()
-    async with (
-        car_bus().serve(HERE, protocol=up(CAR)) as listener,
-        connect(listener.url, bus=one, protocol=up(PHONE)),
-        connect(listener.url, bus=other, protocol=up(PHONE)),
-    ):
-        events = other.events()
-        assert [await one.request("UpdateDoor", number, timeout=10) for number in range(20)] == [*range(0, 40, 2)]
-        refused = await next_event(events, FrameRefused)
-        assert refused.reason == "unknown_id"
-        assert f"another program is also {PHONE}" in refused.text
-        assert [await other.request("UpdateDoor", number, timeout=10) for number in range(20)] == [*range(0, 40, 2)]
-        await eventually(lambda: (one.stats().malformed, other.stats().malformed) == (20, 20))
-        assert (one.stats().links, other.stats().links, one.stats().late, other.stats().late) == (1, 1, 0, 0)
 
 
 async def test_more_than_a_message_may_have_is_not_even_copied_and_the_link_goes_on() -> None:

@@ -1,14 +1,12 @@
 """AsyncAPI documents: what is in them of a bus and of a contract, and that they are the same text again and again."""
 
 import json
-import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Protocol
 
-import attrs
 import pytest
 
 from polybus import Bus
@@ -306,21 +304,6 @@ async def named(body: int) -> int:
 def test_the_text_is_json_and_keeps_letters(shop: dict[str, Any]) -> None:
     assert json.loads(to_text(shop)) == shop
     assert "grüße" in to_text(document(Bus(), title="grüße"))
-
-
-def test_a_default_that_json_does_not_know_is_left_out() -> None:
-    @attrs.frozen
-    class Wait:
-        most: float = math.inf
-
-    bus = Bus()
-
-    @bus.handle("wait")
-    async def wait(body: Wait) -> None: ...
-
-    made = document(bus)
-    assert json.loads(to_text(made), parse_constant=pytest.fail) == made
-    assert made["components"]["schemas"]["Wait"]["properties"] == {"most": {"type": "number"}}
 
 
 def test_an_empty_bus_has_an_empty_document_and_page() -> None:

@@ -34,12 +34,6 @@ def test_it_does_not_matter_how_the_bytes_are_cut(data: st.DataObject) -> None:
     assert [event for piece in pieces for event in reader.feed(piece)] == EventReader(1000).feed(stream)
 
 
-@pytest.mark.parametrize("stream", TABLE, ids=str)
-def test_an_event_is_there_with_its_last_byte(stream: bytes) -> None:
-    reader = EventReader(1000)
-    assert [event for at in range(len(stream)) for event in reader.feed(stream[at : at + 1])] == TABLE[stream]
-
-
 @given(st.binary())
 def test_any_bytes_are_survived(stream: bytes) -> None:
     EventReader(10_000).feed(stream)

@@ -1,5 +1,5 @@
 """Runs in a virtual environment with up-python 0.2: makes and reads messages on request, one line of JSON each; or, with a
-port, is an entity with that library's own classes for RPC, publications and notifications, over TCP or over Zenoh."""
+port, is an entity with that library's own classes for RPC, publications and notifications, over TCP."""
 
 import asyncio
 import json
@@ -131,74 +131,6 @@ class Wire(UTransport):
                     await listener.on_receive(UMessage.FromString(frame))
 
 
-class Fabric(UTransport):
-    """A session of Zenoh, as the specification has it (up-l1/zenoh.adoc): each listener is a subscriber of its filters."""
-
-    def __init__(self, port):
-        import zenoh
-
-        self.zenoh, self.loop = zenoh, asyncio.get_running_loop()
-        config = zenoh.Config()
-        for path, value in {
-            "mode": "client",
-            "connect/endpoints": [f"tcp/127.0.0.1:{port}"],
-            "scouting/multicast/enabled": False,
-            "scouting/gossip/enabled": False,
-        }.items():
-            config.insert_json5(path, json.dumps(value))
-        self.session = zenoh.open(config)
-
-    @staticmethod
-    def segments(uri):
-        if uri is None:
-            return "{}/{}/{}/{}/{}"
-        kind, instance = uri.ue_id & 0xFFFF, uri.ue_id >> 16
-        parts = [(kind, 0xFFFF), (instance, 0xFFFF), (uri.ue_version_major, 0xFF), (uri.resource_id, 0xFFFF)]
-        return "/".join([uri.authority_name, *("*" if part == any else f"{part:X}" for part, any in parts)])
-
-    def key(self, source, sink):
-        return f"up/{self.segments(source)}/{self.segments(sink)}"
-
-    def get_source(self):
-        return ME
-
-    async def send(self, message):
-        attributes = message.attributes
-        sink = attributes.sink if attributes.HasField("sink") else None
-        self.session.put(
-            self.key(attributes.source, sink),
-            message.payload,
-            attachment=b"\x01" + attributes.SerializeToString(),
-            congestion_control=self.zenoh.CongestionControl.BLOCK,
-            allowed_destination=self.zenoh.Locality.REMOTE,  # else it hears itself
-        )
-        return UStatus(code=UCode.OK)
-
-    async def register_listener(self, source_filter, listener, sink_filter=None):
-        def take(sample):
-            attachment = bytes(sample.attachment)
-            assert attachment[0] == 1
-            message = UMessage(payload=bytes(sample.payload)) if len(sample.payload) else UMessage()
-            message.attributes.ParseFromString(attachment[1:])
-            asyncio.run_coroutine_threadsafe(listener.on_receive(message), self.loop)
-
-        handler = self.zenoh.handlers.Callback(take, indirect=False)
-        self.session.declare_subscriber(self.key(source_filter, sink_filter), handler)
-        return UStatus(code=UCode.OK)
-
-    async def unregister_listener(self, source_filter, listener, sink_filter=None):
-        return UStatus(code=UCode.OK)
-
-    async def close(self):
-        self.session.close()
-
-    async def run(self):
-        await asyncio.sleep(3600)
-
-
-ANY = UUri(authority_name="*", ue_id=0xFFFFFFFF, ue_version_major=0xFF, resource_id=0xFFFF)
-
-
 class Capitals(RequestHandler):
     def handle_request(self, message):
         text = json.loads(message.payload)
@@ -224,27 +156,13 @@ def topic(resource):
     return UUri(authority_name="theirs", ue_id=0xCD, ue_version_major=4, resource_id=resource)
 
 
-async def over_tcp(port):
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    return Wire(reader, writer)
-
-
-async def over_zenoh(port):
-    return Fabric(port)
-
-
-async def entity(port, count, connected):
+async def entity(port, count):
     """Serves, listens, and asks the bus so many times; then says what came of it."""
-    wire = await connected(port)
+    wire = Wire(*await asyncio.open_connection("127.0.0.1", port))
     running = asyncio.ensure_future(wire.run())
     publisher, notifier = SimplePublisher(wire), SimpleNotifier(wire)
     await InMemoryRpcServer(wire).register_request_handler(topic(0x7), Capitals())
-    told = Told(publisher)
-    if isinstance(wire, Wire):
-        await wire.register_listener(None, told)
-    else:
-        await wire.register_listener(ANY, told)
-        await wire.register_listener(ANY, told, topic(0))
+    await wire.register_listener(None, Told(publisher))
     client, method = InMemoryRpcClient(wire), UriSerializer.deserialize("//ours/10AB/3/B")
     good = 0
     for number in range(count):
@@ -268,8 +186,7 @@ async def entity(port, count, connected):
 
 def main():
     if len(sys.argv) > 1:
-        connected = over_zenoh if sys.argv[3:] == ["zenoh"] else over_tcp
-        asyncio.run(entity(int(sys.argv[1]), int(sys.argv[2]), connected))
+        asyncio.run(entity(int(sys.argv[1]), int(sys.argv[2])))
         return
     for line in sys.stdin:
         wanted = json.loads(line)

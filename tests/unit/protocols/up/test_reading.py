@@ -174,14 +174,6 @@ def test_ids_are_of_version_7_and_in_order_whatever_the_clock_does() -> None:
     assert wire_ms(write_uuid(found[-1])) == clock.ms
 
 
-def test_an_id_in_another_form_is_read_on_the_long_way() -> None:
-    data = write_uuid(IDS[0])
-    turned = data[9:] + data[:9]
-    frame = write_message(b"\x0a\x12" + turned + write_attributes(replace(GOOD["publish"], id=b"")), None)
-    message = UpReader(Limits()).read(frame)
-    assert message.given == Attributes(IDS[0], 1, GOOD["publish"].source)
-
-
 def test_a_response_without_the_id_of_its_request_is_refused_whatever_came_before() -> None:
     good = replace(GOOD["response"], traceparent=None)
     frame, reader = write_message(write_attributes(good), None), UpReader(Limits())

@@ -514,16 +514,6 @@ def test_a_loud_authority_fills_its_own_account_alone() -> None:
     assert again.kind is Kind.REQUEST
 
 
-def test_the_same_request_twice_counts_once() -> None:
-    ours, made = session(per_authority=1), ids()
-    id = next(made)
-    (first,) = receive(ours, asked(id=id))
-    assert refused(receive(ours, asked(id=id))).reason == "duplicate_id"
-    ours.send(Message(Kind.RESPONSE, "", first.id), 0.0)
-    (third,) = receive(ours, asked(id=next(made)))
-    assert third.kind is Kind.REQUEST
-
-
 def test_nothing_is_left_of_a_connection_that_is_lost() -> None:
     ours, made = session(per_authority=1), ids()
     receive(ours, asked(id=next(made)))

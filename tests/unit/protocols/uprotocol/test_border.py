@@ -40,19 +40,6 @@ def known(message: Message) -> dict[str, Any]:
     return {name: value for name, value in message.attributes.items() if name not in ("datacontenttype", "time")}
 
 
-@pytest.mark.parametrize(
-    "event", [REQUEST, RESPONSE, PUBLISH, {**RESPONSE, "commstatus": 4}], ids=["req", "res", "pub", "failed"]
-)
-def test_a_message_is_an_event_of_the_package_and_comes_back(event: dict[str, Any]) -> None:
-    message = decode(event)
-    theirs = message.to_cloudevent()
-    assert isinstance(theirs, CloudEvent)
-    assert without(event, "data_base64").items() <= theirs.get_attributes().items()
-    back = Message.from_cloudevent(theirs)
-    assert (back.kind, back.code, known(back)) == (message.kind, message.code, known(message))
-    assert back.raw == message.raw
-
-
 FULL = {**RESPONSE, "commstatus": 4, "hash": "AP8=", "plevel": 3, "further": 7}
 
 

@@ -10,7 +10,6 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from polybus import Bus, Code, Message, RemoteProtocolError
 from polybus.message import Kind
-from polybus.plugins import Refused
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf import pack
 from polybus.protocols.uprotocol.http import Form, frames_of, from_http, http_of
@@ -218,11 +217,3 @@ async def _frame(raw: Any) -> bytes:
 def test_an_unknown_mode_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="one of strict, document, lenient"):
         from_http({}, b"", mode="loose")
-
-
-def test_strict_mode_refuses_with_the_reason() -> None:
-    session = Driven(UProtocol(mode="strict").session("server"))
-    session.receive(QUESTION % quoted(DOOR), 0.0)
-    (event,) = session.events()
-    assert isinstance(event, Refused)
-    assert "data_base64" in event.error.text

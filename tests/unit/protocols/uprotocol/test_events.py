@@ -53,15 +53,6 @@ def test_an_event_is_taken_or_refused(name: str, mode: str) -> None:
             assert caught.value.rule.name in str(caught.value) and caught.value.rule.clause in str(caught.value)
 
 
-def test_the_usual_and_the_careful_reading_give_the_same_message() -> None:
-    for event in (REQUEST, RESPONSE, PUBLISH, {**PUBLISH, "sink": "up://hu.veh7/hmi.app/1"}):
-        usual = decode(event)
-        careful = decode({**event, "extra": "x"})
-        assert careful.attributes.pop("extra") == "x"
-        for name in ("kind", "subject", "id", "raw", "format", "ttl", "attributes", "headers"):
-            assert getattr(usual, name) == getattr(careful, name), name
-
-
 def written(event: dict[str, Any], format: str) -> bytes:
     return json.dumps(event).encode() if format == "json" else bytes(to_protobuf(event).SerializeToString())
 
