@@ -131,9 +131,6 @@ async def to_the_end(function: Callable[..., Awaitable[T]], *args: Any) -> T:
     ignores anyio's shields. If the caller is cancelled and the function fails, the cancellation is raised and the error is
     passed to the event loop's exception handler: asyncio delivers a cancellation only once, so a caller that handled the error
     and retried would never end.
-
-    Raises:
-        BaseException: If the function raises it.
     """
     call = _called(function, args)
     if running_loop().backend != "asyncio":

@@ -97,41 +97,30 @@ _QUALIFIERS: Final = ("Required", "NotRequired", "ReadOnly")
 
 
 class ClassField(msgspec.Struct, frozen=True):
-    """A field of a class.
-
-    Attributes:
-        name: Encoded name.
-        argument: Name of the constructor argument.
-        type: Type, including ``Annotated`` metadata.
-        required: True if the field has no default.
-        default: Default value, unless a factory creates it.
-        converted: True if attrs converts the value.
-    """
-
     name: str
+    """Encoded name."""
     argument: str
+    """Name of the constructor argument."""
     type: Any
+    """Type, including ``Annotated`` metadata."""
     required: bool
     default: Any = None
+    """Default value, unless a factory creates it."""
     converted: bool = False
+    """True if attrs converts the value."""
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """The encoded form of a class.
-
-    Attributes:
-        kind: The class.
-        fields: Fields that the constructor accepts.
-        is_array: True if objects are encoded as arrays without names.
-        is_closed: True if unknown fields are errors.
-        tag: Name and value of the tag in the encoded form, if there is one.
-    """
+    """The encoded form of a class. `fields` are those that the constructor accepts."""
 
     kind: type
     fields: tuple[ClassField, ...]
     is_array: bool = False
+    """True if objects are encoded as arrays without names."""
     is_closed: bool = False
+    """True if unknown fields are errors."""
     tag: tuple[str, Any] | None = None
+    """Name and value of the tag in the encoded form."""
 
     @classmethod
     def of(cls, hint: Any) -> Shape | None:

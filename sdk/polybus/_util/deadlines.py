@@ -26,8 +26,8 @@ class Deadlines:
     """Finds the expired entries of an unordered table.
 
     Only the nearest quarter of the deadlines is sorted. Most new entries expire later, so adding one costs a comparison with
-    `until`. When all sorted entries are used up, the table is searched for the next quarter, which means that each entry is
-    examined about four times. The heap stores keys, so that it doesn't keep finished entries alive.
+    `until`. Once all sorted entries are used up, the table is searched for the next quarter, so each entry is examined about
+    four times. The heap stores keys, which don't keep finished entries alive.
     """
 
     until: float = math.inf

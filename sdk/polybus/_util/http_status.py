@@ -37,14 +37,13 @@ class HttpStatus:
     """An HTTP server for pages that are rendered on request. Each connection serves a single request.
 
     Args:
-        option: Name of the argument that the URL was passed as, for error messages.
+        option: Name of the argument with the URL, for error messages.
         url: URL of the form ``http://host:port``. Port 0 selects a free port.
         pages: Pages by path.
         example: Example of a valid URL, for error messages.
 
     Raises:
-        TypeError: If the URL is not a string.
-        ValueError: If the URL does not have this form.
+        TypeError, ValueError: If the URL is not a string of this form.
     """
 
     def __init__(self, option: str, url: str, pages: Mapping[str, Page], example: str) -> None:

@@ -10,21 +10,13 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, Collection[str]], needed: Collection[str] = (), hint: str = "{}"
 ) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` function for a package, which imports names on first use.
+    """Return a ``__getattr__`` function for a package, which imports the names in `homes` from their modules on first use.
 
-    Args:
-        package: ``__name__`` of the package.
-        homes: Names by module, relative to the package.
-        needed: Third-party packages that the modules require.
-        hint: Error message if one of them is not installed, with ``{}`` for its name.
+    If one of the `needed` third-party packages is not installed, `hint` is the error message, with ``{}`` for its name.
     """
     modules = {name: home for home, names in homes.items() for name in names}
 
     def load(name: str) -> Any:
-        """
-        Raises:
-            ImportError: If a required package is not installed.
-        """
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:

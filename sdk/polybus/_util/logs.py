@@ -24,10 +24,8 @@ _LONGEST: Final = 200
 def log_fields(peer: Any = None, *, message: Message | None = None, **more: object) -> dict[str, object]:
     """Return the ``extra`` of a log record. Empty fields are left out, and control characters are escaped.
 
-    Args:
-        peer: Source of ``peer``, ``address`` and ``protocol``. Defaults to the peer of the message.
-        message: Source of ``subject`` and ``request_id``.
-        more: Additional fields, such as ``error_id``, ``handler``, ``path``, ``worker`` and ``pid``.
+    `peer` (by default the message's) adds ``peer``, ``address`` and ``protocol``; `message` adds ``subject`` and
+    ``request_id``; `more` are additional fields such as ``error_id``.
     """
     fields = {name: _plain(value) for name, value in more.items() if value is not None and value != ""}
     if message is not None:
@@ -91,10 +89,7 @@ class _Kind(Struct, eq=False):
 class Warnings(Struct, eq=False):
     """Logs warnings that peers can trigger, with a rate limit.
 
-    Args:
-        clock: Returns the monotonic time in seconds.
-        watch: ``watch(self, when)`` schedules a call of `expire`. By default, the next warning of a kind logs how many were
-            suppressed.
+    ``watch(self, when)`` schedules a call of `expire`. By default, the next warning of a kind logs how many were suppressed.
     """
 
     _clock: Callable[[], float] = time.monotonic
@@ -112,17 +107,10 @@ class Warnings(Struct, eq=False):
         level: int = logging.WARNING,
         extra: Mapping[str, object] | None = None,
     ) -> None:
-        """Log a warning. If there were too many of the same kind in the last minute, only count it.
+        """Log a warning. If there were more than `lines` of the same kind in the last minute, only count it.
 
-        Args:
-            logger: Logger to use.
-            text: Message template, which identifies the kind.
-            args: Arguments of the template. Control characters in strings are escaped.
-            error: Exception in the application that a peer can trigger repeatedly. It is logged at ERROR with its traceback.
-            about: Object that distinguishes kinds with the same template.
-            lines: Maximum number of lines per minute.
-            level: Log level if there is no `error`.
-            extra: Fields from `log_fields`.
+        The template `text` and `about` identify the kind. Control characters in `args` are escaped. An `error` is an exception
+        in the application that a peer can trigger repeatedly. It is logged at ERROR with its traceback.
         """
         level = level if error is None else logging.ERROR
         kind = self._kind(logger, level, text, about)

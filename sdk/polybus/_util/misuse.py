@@ -10,13 +10,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def explains(called: str, keywords: Mapping[str, str], *, most: int | None = None, positional: str = "") -> Callable[[F], F]:
-    """Decorate a function so that unknown arguments raise a `TypeError` with advice.
+    """Decorate the function `called` so that unknown arguments raise a `TypeError` with advice.
 
-    Args:
-        called: Name of the function.
-        keywords: Advice for each unknown keyword.
-        most: Maximum number of positional arguments, including ``self``. If None, there is no advice for additional ones.
-        positional: Advice for additional positional arguments. ``{0!r}`` stands for the first additional argument.
+    `keywords` has the advice for each unknown keyword. With `most`, which counts ``self``, `positional` is the advice for
+    additional positional arguments. In it, ``{0!r}`` stands for the first additional argument.
     """
 
     def decorate(function: F) -> F:

@@ -27,13 +27,9 @@ _MOST: Final = 64 * 1024
 
 
 async def read_text_files(files: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the contents of files by path.
+    """Return the contents of files by path. `files` maps paths to descriptions, which errors show instead.
 
-    Args:
-        files: Descriptions by path, which errors show instead of the paths.
-
-    Raises:
-        ValueError: If a file is unreadable, too large, or not in UTF-8.
+    Raises `ValueError` if a file is unreadable, too large, or not in UTF-8.
     """
     if sys.platform == "emscripten":  # has no threads, and its files are in memory
         return _read_all(files)

@@ -34,9 +34,7 @@ _META: Final = (*_CHECKS, "title", "description", "examples")
 def has_own(target: Any) -> bool:
     """Return True if a type contains pydantic types or constraints, or items that msgspec doesn't validate.
 
-    Raises:
-        NameError: If an annotation refers to an undefined name.
-        TypeError: If objects of a class cannot be created from its fields.
+    Raises `NameError` for an undefined name in an annotation, and `TypeError` if a class cannot be created from its fields.
     """
     return any(is_own(one) or (get_origin(one) in _UNSEEN and get_args(one)) for one in _walk(target, []))
 
@@ -57,9 +55,7 @@ def _is_untagged(hint: Any) -> bool:
 def adapter_of(target: Any, *, narrows: bool = False) -> Any:
     """Return a pydantic `TypeAdapter` that decodes a type as polybus encodes it.
 
-    Args:
-        target: The type.
-        narrows: Accept objects converted by `opened`, and reduce instances of a model's subclasses to the model.
+    If `narrows` is set, it accepts objects converted by `opened`, and reduces instances of a model's subclasses to the model.
 
     Raises:
         NameError: If an annotation refers to an undefined name.

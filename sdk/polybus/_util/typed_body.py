@@ -70,10 +70,7 @@ def has_hash(target: Any) -> bool:
 
 
 def convert(value: Any, target: Any) -> Any:
-    """Convert and validate a decoded body.
-
-    pydantic converts types that contain pydantic or annotated-types; msgspec converts all others, such as attrs classes,
-    dataclasses, Structs, TypedDicts and NamedTuples.
+    """Convert and validate a decoded body, with pydantic if the type contains pydantic or annotated-types, else with msgspec.
 
     Raises:
         ValueError: If the value doesn't fit the type. The message names the path and what was expected.
@@ -162,8 +159,7 @@ def _reread(value: Any, target: Any) -> Any:
 def misfit(error: Exception) -> tuple[str, list[dict[str, str]]]:
     """Describe for the sender why a body is invalid. Messages of unexpected exceptions are logged but not included.
 
-    Returns:
-        A short text, and a list of errors with their ``path`` (such as ``$.user.name``), ``text`` and ``type`` for programs.
+    Returns a short text, and for programs a list of errors with ``path`` (such as ``$.user.name``), ``text`` and ``type``.
     """
     found: Any = getattr(error, "errors", None)
     counted: Callable[[], int] | None = getattr(error, "error_count", None)
@@ -328,11 +324,7 @@ def body_of(target: Any) -> Any:
 
 
 def check_returns(returns: Any, name: str = "returns", *, whole: bool = False) -> None:
-    """Check a ``returns=`` argument. If `whole` is set, it may be a `Message`.
-
-    Raises:
-        TypeError: If no body can be decoded as the type.
-    """
+    """Raise `TypeError` if no body can be decoded as a ``returns=`` argument. If `whole` is set, it may be a `Message`."""
     if isinstance(returns, str):
         raise TypeError(f"{name}={shown(returns)} must be the type itself, for example {name}=dict, not its name as a string")
     why = unreadable(returns)
@@ -343,11 +335,7 @@ def check_returns(returns: Any, name: str = "returns", *, whole: bool = False) -
 
 
 def typed_body(message: Message, target: Any) -> Any:
-    """Return the body of a message converted to a type, decoding JSON directly to it where possible.
-
-    Raises:
-        ValueError, BadRequest: If the body doesn't fit. The message names the path and what was expected.
-    """
+    """Return the body of a message converted to a type. Raises `ValueError` or `BadRequest` if the body doesn't fit."""
     if target is Any:
         return message.body
     reader = _reader(target)
@@ -375,19 +363,14 @@ _PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
 
 
 class Reader(Struct, frozen=True, eq=False):
-    """Functions that convert bodies to a type.
-
-    Attributes:
-        make: Converts a decoded body.
-        of_text: Converts a string, which may represent a number.
-        plain: The type itself, if decoders produce it.
-        decode: Decodes JSON directly to the type, if msgspec supports that.
-    """
+    """Functions that convert decoded bodies, strings that may represent numbers, and JSON to a type."""
 
     make: Callable[[Any], Any]
     of_text: Callable[[str], Any]
     plain: type | None = None
+    """The type itself, if decoders produce it."""
     decode: Callable[[bytes], Any] | None = None
+    """Decodes JSON directly, if msgspec supports that."""
 
 
 def _make_reader(target: Any) -> Reader:

@@ -206,9 +206,7 @@ def signs_of(sock: Any) -> Signs | None:
 class PingProgress:
     """Tracks whether the data ahead of a ping makes progress, if the kernel reports progress.
 
-    Args:
-        signs: The kernel's statistics when the ping was written.
-        waiting: Number of bytes, including the ping, that had not been passed to the kernel at that time.
+    `waiting` is the number of bytes, including the ping, that had not been passed to the kernel when `signs` were read.
     """
 
     __slots__ = ("_acknowledged", "_end")

@@ -37,11 +37,8 @@ _SMALL: Final = 4096
 class Framer(ABC):
     """Splits the input of one connection into frames, without I/O.
 
-    Attributes:
-        ended: Content of the peer's closing frame, once it has arrived.
-        broken: The peer's protocol error. Later input is ignored.
-        empty_frames: Number of empty frames since the counter was last reset.
-        ends_with_goodbye: True if the local side closes its half of the connection after sending a goodbye.
+    `ended` is the content of the peer's closing frame, and `broken` the peer's protocol error, after which input is ignored.
+    If `ends_with_goodbye` is set, the local side closes its half of the connection after sending a goodbye.
     """
 
     __slots__ = ("_frame", "_head", "_limit", "broken", "empty_frames", "ended")

@@ -39,12 +39,9 @@ _unpack_64 = struct.Struct("!Q").unpack_from
 
 
 class WebSocketFramer(Framer):
-    """WebSocket framer for one side of a connection after its handshake.
+    """WebSocket framer for one side of a connection after its handshake. Pings and pongs count as empty frames.
 
-    Attributes:
-        out: Pongs and closing frames to write. The user of the framer clears the list.
-        empty_frames: Number of pings and pongs.
-        server: True for the server side, which does not mask frames (section 5.1).
+    Pongs and closing frames are put in `out`, which the user of the framer clears.
     """
 
     __slots__ = (
@@ -294,7 +291,7 @@ class WebSocketFramer(Framer):
         return out
 
     def fail(self, code: int, reason: str) -> None:
-        """Fail the connection (section 7.1.7). This puts a closing frame in `out` and stops reading."""
+        """Fail the connection (section 7.1.7), with a closing frame in `out`."""
         core = self._the_core()
         core.fail(code, cut_reason(reason).decode())
         self._take_output(core)

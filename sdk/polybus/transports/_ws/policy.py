@@ -84,11 +84,8 @@ _HINTS: Final[Mapping[int, tuple[str, str]]] = {
 class HandshakeRejected(Exception):
     """A request was rejected with an HTTP status and a message that names the option to change.
 
-    Args:
-        status: HTTP status of the response.
-        text: Body of the response.
-        about: The listener's rule that the request broke. Rejections without a rule are not logged.
-        advice: How to accept the client. It is logged but not sent, because unauthenticated clients must not see it.
+    `about` is the listener's rule that the request broke. Rejections without a rule are not logged. `advice` says how to accept
+    the client. It is only logged, because unauthenticated clients must not see it.
     """
 
     def __init__(self, status: int, text: str, *, about: str = "", advice: str = "") -> None:

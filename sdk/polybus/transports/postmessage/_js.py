@@ -75,7 +75,6 @@ class JSPort:
         return found if type(found) is bytes else data
 
     def on_message_error(self, callback: Callable[[], None]) -> None:
-        """Set a function to call for each unreadable message."""
         self._port.onmessageerror = self._listener(_FAILED, callback)
 
     def on_close(self, callback: Callable[[str], None]) -> None:

@@ -188,8 +188,8 @@ _TOO_MUCH_OUT: Final = "output exceeded the limit of its priority: a subscriber 
 class ZenohTransport:
     """Transport over a Zenoh session.
 
-    `filters` are declared from the start, in addition to the filters of a new protocol session. If `dialled` is set, the
-    transport ends when the last other node disconnects.
+    `filters` are declared from the start, as those of a new protocol session are. If `dialled` is set, the transport ends when
+    the last other node disconnects.
     """
 
     __slots__ = (
