@@ -48,15 +48,6 @@ test('ready is kept when the link is open, and refused when the bus was closed b
   assert.deepEqual(sentOf(await outcome(other.ready)), ['Disconnected', false])
 })
 
-test('the first attempt fails as any other, and goes on', async (t) => {
-  const world = new World(t)
-  world.connect()
-  await world.turn()
-  world.socket.drops()
-  await world.pass(5000)
-  assert.equal(world.knocks, 2)
-})
-
 test('a page whose link never opens learns what to check: in its state and in the errors of its requests', async (t) => {
   const world = new World(t)
   const bus = world.connect('ws://shop.example:81/buss')
@@ -203,16 +194,6 @@ test('without a WebSocket the bus says which option gives it one', async (t) => 
   await world.turn()
   globalThis.WebSocket = had
   assert.match((await outcome(bus.ready)).message, /connect\(url, \{ WebSocket \}\)/)
-})
-
-test('a target that is a function is asked before each attempt', async (t) => {
-  const world = new World(t)
-  const nodes = ['wss://one.example/bus', 'wss://two.example/bus']
-  world.connect(() => nodes.shift())
-  await world.turn()
-  world.socket.drops()
-  await world.pass(250)
-  assert.deepEqual(FakeSocket.made.map(({ url }) => url), ['wss://one.example/bus', 'wss://two.example/bus'])
 })
 
 // -- who we are

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import logging
 import math
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -292,6 +295,15 @@ UPGRADE = (
     b"GET /bus HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
+
+
+def accepted(request: bytes) -> bytes:
+    """The head of the answer that accepts an upgrade, without the empty line at its end."""
+    found = re.search(rb"(?i)sec-websocket-key: (\S+)", request)
+    assert found is not None
+    accept = base64.b64encode(hashlib.sha1(found[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+    head = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    return head + b"Sec-WebSocket-Accept: %b\r\n" % accept
 
 
 @asynccontextmanager

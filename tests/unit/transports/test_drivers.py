@@ -22,7 +22,7 @@ from polybus.transports.tcp import TcpTransport
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND
 
-from .support import Host, Raw, Receiver, dial, fill, joined, raw_peer, running, serving
+from .support import Host, Raw, Receiver, dial, joined, raw_peer, running, serving
 
 
 @asynccontextmanager
@@ -51,22 +51,6 @@ def attached(host: Host, stream: ByteStream) -> Receiver:
     host.receivers.append(receiver)
     transport.start(receiver)
     return receiver
-
-
-async def test_a_pump_pauses_resumes_and_counts_what_was_taken(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, pumped(host) as (here, raw):
-        # Until it has been asked for the first time, anyio's stream on asyncio reads without end.
-        here.transport.send(b"one")
-        assert await raw.exactly(7) == b"\0\0\0\3one"
-        await fill(here)
-        assert here.pauses >= 1
-        async with anyio.create_task_group() as group:
-            group.start_soon(raw.rest)
-            await here.until(lambda: not here.paused)
-            with anyio.fail_after(BOUND):
-                while here.transport.write_backlog():
-                    await anyio.wait_all_tasks_blocked()
-            group.cancel_scope.cancel()
 
 
 async def test_a_pump_writes_everything_before_it_hangs_up(anyio_backend: Any) -> None:
@@ -116,19 +100,6 @@ async def test_accepting_pauses_without_file_descriptors_and_goes_on(
     assert [record.message for record in caplog.records].count(
         f"{server.url}: accepting pauses: too many open files in this process"
     ) == 1
-
-
-async def test_a_reset_is_told_as_one(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0") as server:
-        async with raw_peer(server) as raw:
-            there = await server.gate.peer()
-            await raw.send(b"\0\0\0\1x")
-            await there.received(1)
-            assert isinstance(raw.stream, SocketStream)
-            sock = raw.stream.extra(anyio.abc.SocketAttribute.raw_socket)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-            await anyio.aclose_forcefully(raw.stream)
-            assert await there.end() == Closed(1006, "connection reset by the peer")
 
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": False})], ids=["asyncio"])

@@ -73,19 +73,6 @@ async def test_events_of_a_blocking_servlet_stay_up_while_nothing_happens_and_ca
         assert (servlet.streams, bus.stats().reconnects, bus.stats().malformed) == (1, 0, 0)
 
 
-async def test_an_idle_stream_is_shown_to_carry_by_the_echo_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_errai_client, "_MOMENT", 0.001)
-    monkeypatch.setattr(_errai_client, "PATIENCE", BOUND)
-    servlet = DefaultBlockingServlet(post_wins=False)
-    async with client(servlet, "?channel=events") as bus:
-        await eventually(lambda: servlet.values("ServerEchoService") and servlet.begun)
-        asked = len(servlet.values("ServerEchoService"))
-        for number in range(10):
-            assert await bus.request("EchoService", number) == number
-        assert len(servlet.values("ServerEchoService")) <= asked + 1
-        assert bus.stats().malformed == bus.stats().reconnects == 0
-
-
 async def test_answers_that_a_proxy_collects_come_and_the_next_connection_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_errai_client, "PATIENCE", 1.0)
     servlet = DefaultBlockingServlet(post_wins=False)

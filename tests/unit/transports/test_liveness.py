@@ -197,13 +197,6 @@ def test_of_what_is_no_connection_any_more_nothing_is_told() -> None:
 # -- a frame that takes long
 
 
-def test_a_drip_below_the_floor_is_too_slow_and_one_above_it_is_not() -> None:
-    below, above = Pace(0.0, 0), Pace(0.0, 0)
-    late = [second for second in range(1, 100) if second >= below.deadline(second, second * (SLOWEST - 1), 10)]
-    assert late[0] == 10
-    assert not [second for second in range(1, 100) if second >= above.deadline(second, second * SLOWEST, 10)]
-
-
 def test_the_next_frame_begins_anew() -> None:
     pace = Pace(0.0, 5000)
     assert pace.deadline(9, 100, 10) == 19

@@ -1,8 +1,5 @@
 """Servers that say nothing, or a byte now and then: neither `connect` nor the end of a link waits for them."""
 
-import base64
-import hashlib
-import re
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -14,7 +11,7 @@ from tests.loops import both_backends  # noqa: F401
 from tests.refusal import refused
 from tests.support import BOUND
 
-from .support import Raw, raw_server
+from .support import Raw, accepted, raw_server
 
 pytestmark = pytest.mark.native
 
@@ -55,12 +52,7 @@ async def test_connect_ends_in_time(wire: str, opening: str | None) -> None:
 
 
 async def upgraded(raw: Raw) -> None:
-    head = await raw.until(b"\r\n\r\n")
-    found = re.search(rb"(?i)sec-websocket-key: (\S+)", head)
-    assert found is not None
-    accept = base64.b64encode(hashlib.sha1(found[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-    head = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    await raw.send(head + b"Sec-WebSocket-Protocol: ubre\r\nSec-WebSocket-Accept: %b\r\n\r\n" % accept)
+    await raw.send(accepted(await raw.until(b"\r\n\r\n")) + b"Sec-WebSocket-Protocol: ubre\r\n\r\n")
 
 
 async def in_turn(raw: Raw) -> None:

@@ -200,18 +200,14 @@ async def test_a_port_is_used_once() -> None:
         await refused(connect(transport, protocol="ubre"), LocalProtocolError, match="already been used")
 
 
-async def test_an_end_that_has_gone_without_a_word_is_found_by_silence() -> None:
+async def test_whoever_answers_pings_stays_and_who_has_gone_without_a_word_is_found_by_silence() -> None:
     """A browser's port has no event of its end."""
-    async with greeted(service(limits=Limits(ping_interval=0.02, ping_timeout=0.02))) as (bare, listener):
-        bare.port.close()
-        await eventually(lambda: not listener.peers)
-
-
-async def test_whoever_answers_pings_stays() -> None:
     bus = service(limits=Limits(ping_interval=0.02, ping_timeout=0.02))
     async with greeted(bus, lambda data: "\0pong" if data == "\0ping" else None) as (bare, listener):
         await eventually(lambda: bare.heard.count("\0ping") >= 3)
         assert listener.peers
+        bare.port.close()
+        await eventually(lambda: not listener.peers)
 
 
 async def test_a_sender_waits_for_acknowledgements() -> None:
