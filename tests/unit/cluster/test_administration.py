@@ -16,6 +16,7 @@ from polybus.cluster.durable.dead_letters import DeadLetter
 from polybus.cluster.durable.jetstream import JetStream
 from polybus.message import Kind, Message
 from polybus.plugins.extensions import core_of
+from tests.support import BOUND, eventually
 from tests.unit.answering import noting, publish_each
 from tests.unit.cluster.handlers import failing
 
@@ -27,17 +28,10 @@ async def letters(administration: Administration, durable: str = "") -> list[Any
 
 
 async def until_letters(administration: Administration, count: int = 1) -> list[Any]:
-    with anyio.fail_after(20):
+    with anyio.fail_after(BOUND):
         while len(found := await letters(administration)) < count:
             await anyio.lowlevel.checkpoint()
     return found
-
-
-async def some_die(bus: Bus, administration: Administration, count: int) -> list[Any]:
-    """Publish what two durable handlers fail at, and wait until all are dead letters."""
-    for number in range(count):
-        await bus.publish("work.hard", number, headers={"x-shop": "7"}, id=f"id{number}")
-    return await until_letters(administration, 2 * count)
 
 
 async def test_names_are_found_however_many_an_engine_gives_at_once(engine: Any, name: str) -> None:
@@ -76,7 +70,9 @@ async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name
     async with bus:
         administration = Administration.of(bus)
         assert await letters(administration) == []
-        found = await some_die(bus, administration, 2)
+        for number in range(2):
+            await bus.publish("work.hard", number, headers={"x-shop": "7"}, id=f"id{number}")
+        found = await until_letters(administration, 4)
         assert sorted({(one.durable, one.subject, one.attempts, one.body, one.headers["x-shop"]) for one in found}) == [
             (durable, "work.hard", 3, str(number).encode(), "7") for durable in ("billing", "mail") for number in (0, 1)
         ]
@@ -95,9 +91,7 @@ async def test_dead_letters_are_listed_tried_again_and_dropped(engine: Any, name
         first = next(one for one in found if one.durable == "billing" and one.body == b"0")
         assert await administration.letter(first.number) == first
         await administration.retry(first)
-        with anyio.fail_after(20):
-            while not handled:
-                await all_done(bus, f"{name}-work", "billing")
+        await eventually(lambda: handled)
         await all_done(bus, f"{name}-work", "mail")
         assert (handled, heard) == ([("billing", 1, "id0")], [0, 1])  # under the id that its handler saw first
         await administration.retry(first)  # as after a crash before it was removed: it is stored once
@@ -260,9 +254,7 @@ async def test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole(en
         assert (await administration.store("work")).publications == 0
         async with large:
             await administration.retry(letter)
-            with anyio.fail_after(20):
-                while not handled:
-                    await anyio.lowlevel.checkpoint()
+            await eventually(lambda: handled)
         assert (await administration.store("dead")).publications == 0
     assert handled == [(1, "order-1", long)]
 

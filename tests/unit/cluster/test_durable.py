@@ -44,16 +44,14 @@ async def state(bus: Bus, stream: str) -> dict[str, Any]:
     return found
 
 
-async def pending(bus: Bus, stream: str, durable: str) -> tuple[int, int]:
-    """What a durable handler has not acknowledged, and what it has not been given."""
-    found = await jetstream(bus).ask(f"CONSUMER.INFO.{stream}.{durable}")
-    return found["num_ack_pending"], found["num_pending"]
-
-
 async def all_done(bus: Bus, stream: str, durable: str) -> None:
-    with anyio.fail_after(BOUND):
-        while await pending(bus, stream, durable) != (0, 0):
-            await anyio.lowlevel.checkpoint()
+    """Wait until nothing is left that a durable handler was not given, or has not acknowledged."""
+
+    async def done() -> bool:
+        found = await jetstream(bus).ask(f"CONSUMER.INFO.{stream}.{durable}")
+        return (found["num_ack_pending"], found["num_pending"]) == (0, 0)
+
+    await eventually(done)
 
 
 # -- stored publications ---------------------------------------------------------------------------------------------------
@@ -231,10 +229,8 @@ async def test_what_is_too_large_to_be_kept_with_its_story_dies_all_the_same(eng
         headers = {"x-long": "7" * (bus.limits.headers - 20)} if what == "headers" else None
         body = "b" * ((1 << 20) - 200) if what == "body" else "short"
         await bus.publish("work.hard", body, headers=headers)
-        with anyio.fail_after(BOUND):
-            while (await state(bus, f"{name}-dead"))["messages"] < 2:
-                await anyio.lowlevel.checkpoint()
         await all_done(bus, f"{name}-work", "billing")
+        assert (await state(bus, f"{name}-dead"))["messages"] == 2
         subject, kept, facts = await letter(bus, f"{name}-dead", 2)
         if what == "headers":  # an answer with the body would be over the limits of this bus
             at, whole, fields = await letter(bus, f"{name}-dead", 1)
@@ -478,15 +474,14 @@ async def test_a_worker_that_drains_takes_no_attempt_of_what_it_does_not_handle(
 
 
 async def test_a_durable_handler_that_differs_is_named_with_the_argument(engine: Any, name: str) -> None:
-    async with node(engine, WORK, name=name), durable_node(engine, name):
+    def billing(pattern: str = "work.>", **options: Any) -> Bus:
+        bus = node(engine, name=name)
+        bus.on(pattern, durable="billing", **options)(lambda number: None)
+        return bus
+
+    async with node(engine, WORK, name=name), billing():
         pass
     differing: dict[str, Any] = {"ack_wait": 7, "ordered": True, "pattern": "work.*"}
     for argument, value in differing.items():
         text = f"durable='billing' already exists with a different {argument}: .*, not "
-        await refused(durable_node(engine, name, **{argument: value}), LocalProtocolError, match=text)
-
-
-def durable_node(engine: Any, name: str, *, pattern: str = "work.>", **options: Any) -> Bus:
-    bus = node(engine, name=name)
-    bus.on(pattern, durable="billing", **options)(lambda number: None)
-    return bus
+        await refused(billing(**{argument: value}), LocalProtocolError, match=text)

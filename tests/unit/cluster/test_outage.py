@@ -54,11 +54,6 @@ async def streamed(bus: Bus) -> None:
             pass
 
 
-async def channelled(bus: Bus) -> None:
-    async with bus.channel("a.b", timeout=2) as channel:
-        await channel.receive()
-
-
 async def seven() -> int:
     return 7
 
@@ -71,7 +66,6 @@ VERBS: dict[str, tuple[Callable[[Bus], Awaitable[object]], type[Exception]]] = {
     "request": (lambda bus: bus.request("a.b", timeout=2), Disconnected),
     "user": (lambda bus: bus.user("ann").request("a.b", timeout=2), Disconnected),
     "stream": (streamed, Disconnected),
-    "channel": (channelled, Disconnected),
     "publish to a store": (lambda bus: bus.publish("kept.x", 1, timeout=2), DeadlineExceeded),
     "publish with an id": (lambda bus: bus.publish("kept.x", 1, id="7", timeout=2), DeadlineExceeded),
 }

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polybus.cluster.durable.reader import HEARTBEAT, Pull, PullState
+from polybus.cluster.durable.reader import Pull, PullState
 
 
 def asking(places: int) -> Pull:
@@ -38,27 +38,6 @@ def test_what_does_not_come_in_time_is_asked_for_again(left: int | None, again: 
         pull.came(1.0)
     pull.expired(left, 30.0)
     assert pull.ask(0, 30.0) == (again if again else 7)
-
-
-def test_without_a_sign_of_life_it_looks_for_its_consumer_again() -> None:
-    pull = asking(2)
-    pull.beat(HEARTBEAT)
-    assert pull.due == HEARTBEAT + 2 * HEARTBEAT + 1.0
-    pull.tick(pull.due - 0.1)
-    assert pull.asked == 2
-    pull.tick(pull.due)
-    assert pull.state is PullState.LOST
-    assert pull.asked == 0
-    assert pull.looks(pull.due)
-
-
-def test_after_a_refusal_it_waits_a_moment() -> None:
-    pull = asking(2)
-    pull.refused(5.0)
-    assert pull.ask(0, 5.0) == 0
-    assert not pull.looks(5.5)
-    assert pull.looks(6.0)
-    assert pull.due == 6.0
 
 
 def test_nothing_starts_what_was_stopped_but_the_link() -> None:

@@ -46,12 +46,7 @@ async def streamed(bus: Bus, subject: str) -> object:
         return [item async for item in items]
 
 
-async def channelled(bus: Bus, subject: str) -> object:
-    async with bus.channel("door.watch") as channel:
-        return await channel.receive()
-
-
-@pytest.mark.parametrize("ask", [request, retried, streamed, channelled])
+@pytest.mark.parametrize("ask", [request, retried, streamed])
 @pytest.mark.parametrize("subject", ["door.open", "door.far.open"])
 @pytest.mark.parametrize("way", ["node", "client of a node", "behind a bridge"])
 async def test_a_service_that_went_is_unavailable_and_later_no_handler(
@@ -67,8 +62,8 @@ async def test_a_service_that_went_is_unavailable_and_later_no_handler(
             await stack.enter_async_context(gateway.serve("ubre+memory://restarts"))
             asker = await stack.enter_async_context(connect("ubre+memory://restarts"))
         if way == "behind a bridge":
-            left, right = Bus(), asker
-            await stack.enter_async_context(bridge(left, right, routes=[Route("door.>", "door.{rest}", kinds=KINDS)]))
+            left, route = Bus(), Route("door.>", "door.{rest}", kinds={"request", "stream"})
+            await stack.enter_async_context(bridge(left, asker, routes=[route]))
             await stack.enter_async_context(left.serve("csb+memory://restarts-left"))
             asker = await stack.enter_async_context(connect("csb+memory://restarts-left"))
         with pytest.raises(NoHandler):
@@ -82,9 +77,6 @@ async def test_a_service_that_went_is_unavailable_and_later_no_handler(
         await anyio.sleep(61)
         with pytest.raises(NoHandler):
             await ask(asker, subject)
-
-
-KINDS = {"request", "stream", "channel"}
 
 
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "drained"])

@@ -30,15 +30,6 @@ def test_a_context_that_cannot_be_is_refused_where_it_is_given(url: str, tls: An
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["nats+tls://127.0.0.1/shop", "nats+wss://127.0.0.1/", "auto"])
-def test_a_context_goes_with_every_engine_that_may_have_tls(url: str) -> None:
-    context = trust()
-    options = Cluster(url, tls=context)
-    assert options.tls_for("nats+tls://127.0.0.1") is context
-    assert options.tls_for("nats+wss://127.0.0.1/") is context
-    assert options.tls_for("nats+tcp://127.0.0.1:4222") is None
-
-
 async def test_the_same_program_joins_an_engine_without_tls_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
     async with NatsEngine() as engine:
         monkeypatch.setenv("POLYBUS_CLUSTER", engine.url)
