@@ -1,5 +1,6 @@
 """The WebSocket that is negotiated over HTTP, word by word: a client by hand at our server, a server by hand for our client."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,9 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from starlette.applications import Starlette
-from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as open_websocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -19,10 +17,11 @@ from polybus.bindings.jrep_http import server as _errai_server
 from polybus.events import LinkDown
 from tests.refusal import refused
 from tests.support import BOUND, eventually, next_event
+from tests.unit.transports.errai_servlets import JSON, Jsr356Servlet
+from tests.unit.transports.errai_servlets import serving as serving_servlet
 
-from .support import running
 from .test_errai import Client, _connections, another, make_bus, serving
-from .test_errai_client import Errai
+from .test_errai_client import polls
 
 LISTENS = "ClientBus,ClientBusErrors,news"
 
@@ -196,93 +195,68 @@ async def test_a_session_whose_socket_is_lost_and_who_does_not_come_back_is_over
 # -- our client ----------------------------------------------------------------------------------------------------------
 
 
-class Offering(Errai):
-    """An Errai that offers a WebSocket, and plays its part as told by `script`."""
+class Offering(Jsr356Servlet):
+    """Offers a WebSocket and no events, and plays its part as told by `script`."""
 
-    def __init__(self) -> None:
+    flags = "LongPolling,WebSockets"
+
+    def __init__(self, script: str) -> None:
         super().__init__()
-        self.script = "good"
-        self.url = ""
-        self.socket: WebSocket | None = None
-        self.claims: list[Any] = []
-        self.late = 0
-        self.upgrades = 0
+        self.script = script
+        self.claims: list[dict[str, Any]] = []
 
-    def take(self, message: dict[str, Any]) -> None:
-        command = message.get("CommandType")
-        if command == "Associate":
-            services = {"RemoteServices": "ServerBus,echo", "CapabilitiesFlags": "LongPolling,WebSockets"}
-            socket = {"ConnectionSessionKey": "3a59f886", "WebSocketURL": self.url, "WebSocketToken": "93332e80"}
-            self.say({"ToSubject": "ClientBus", "CommandType": "FinishAssociation", **services, **socket})
-        elif command == "WebsocketChannelVerify":
-            assert message["WebSocketToken"] == "54638e6c"
-            if self.script == "late":
-                self.late = 3
-            else:
-                self.open()
-        else:
-            super().take(message)
-
-    def open(self) -> None:
-        word = "WebsocketNegotiationFailed" if self.script == "unconfirmed" else "WebsocketChannelOpen"
-        self.say({"WebSocketToken": "next", "ErrorTo": "ClientBusErrors", "CommandType": word, "ToSubject": "ClientBus"})
-
-    async def answer(self, request: Any) -> Any:
-        if self.late:
-            self.late -= 1
-            if not self.late:
-                self.open()
-        return await super().answer(request)
-
-    async def channel(self, socket: WebSocket) -> None:
-        self.upgrades += 1
-        assert "JSESSIONID=s" in socket.headers["cookie"]
-        await socket.accept()
-        self.claims.append(json.loads(await socket.receive_text()))
-        if self.script == "closed":
-            await socket.close(1011)
+    def command(self, key: tuple[str, str], message: dict[str, Any]) -> None:
+        if message["CommandType"] != "WebsocketChannelVerify":
+            super().command(key, message)
             return
-        if self.script == "silent":
-            await socket.receive()
-        elif self.script == "refused":
-            await self.tell(socket, "WebsocketNegotiationFailed", ErrorMessage="bad negotiation key")
-        await self.tell(socket, "WebsocketChannelVerify", WebSocketToken="54638e6c")
-        try:
-            self.claims.append(json.loads(await socket.receive_text()))
-            if self.script == "jsr356":
-                await self.tell(socket, "WebsocketChannelOpen")
-            self.socket = socket
-            while True:
-                for message in json.loads(await socket.receive_text()):
-                    self.take(message)
-                    answers, self.waiting = self.waiting, []
-                    await socket.send_text(json.dumps(answers))
-        except WebSocketDisconnect:
-            pass
+        assert message["WebSocketToken"] == "54638e6c" and self.loop is not None
+        self.verified = True
+        word = "WebsocketNegotiationFailed" if self.script == "unconfirmed" else "WebsocketChannelOpen"
+        opened = {"WebSocketToken": "next", "ErrorTo": "ClientBusErrors", "CommandType": word, "ToSubject": "ClientBus"}
+        self.loop.call_later(0.1 if self.script == "late" else 0, self.queues[key].offer, opened)
 
-    async def tell(self, socket: WebSocket, command: str, **parts: str) -> None:
-        await socket.send_text(json.dumps([{"ToSubject": "ClientBus", "CommandType": command, **parts}]))
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http" or b"JSESSIONID=s" in dict(scope["headers"])[b"cookie"]
+        await super().__call__(scope, receive, send)
+
+    async def respond(self, send: Any, body: bytes, status: int = 200, headers: Any = None) -> None:
+        await super().respond(send, body, status, [*JSON, (b"set-cookie", b"JSESSIONID=s; path=/")])
+
+    def claimed(self, claim: dict[str, Any], key: tuple[str, str] | None, outgoing: asyncio.Queue[bytes]) -> tuple[str, str]:
+        self.claims.append(claim)
+        mine = ("s", claim["ConnectionSessionKey"])
+        if self.script == "closed":
+            raise ConnectionResetError("the server dies")
+        if self.script == "refused":
+            failed = {"CommandType": "WebsocketNegotiationFailed", "ErrorMessage": "bad negotiation key"}
+            outgoing.put_nowait(json.dumps([{"ToSubject": "ClientBus", **failed}]).encode())
+        if key is not None and self.script != "jsr356":  # it has said all by HTTP
+            self.queues[mine].socket = outgoing.put_nowait
+        elif self.script != "silent":
+            super().claimed(claim, key, outgoing)
+        return mine
+
+    def is_open(self) -> bool:
+        return any(queue.socket for queue in self.queues.values())
 
 
 @asynccontextmanager
 async def offering(script: str = "good") -> AsyncIterator[tuple[Offering, str]]:
-    server = Offering()
-    server.script = script
-    routes = [Route("/app/{name}.erraiBus", server.answer, methods=["POST"]), WebSocketRoute("/websocket.bus", server.channel)]
+    server = Offering(script)
     with anyio.fail_after(BOUND):
-        async with running(Starlette(routes=routes)) as uvicorn:
-            server.url = f"ws://127.0.0.1:{uvicorn.port}/websocket.bus"
-            yield server, f"jrep+http://127.0.0.1:{uvicorn.port}/app"
+        async with serving_servlet(server) as url:
+            yield server, f"jrep+{url}"
 
 
 @pytest.mark.parametrize("script", ["good", "jsr356", "late"])
 async def test_our_client_negotiates_as_errai_s_own_does(script: str) -> None:
     async with offering(script) as (server, url), connect(url) as bus:
-        await eventually(lambda: server.socket)
-        assert server.claims == [claim_of({"ConnectionSessionKey": "3a59f886", "WebSocketToken": "93332e80"})] * 2
-        posts = len(server.queries)
-        assert await bus.request("echo", [1, "two"]) == [1, "two"]
-        assert len(server.queries) == posts, "the socket carries it"
+        await eventually(server.is_open)
+        ((_, session),) = server.queues
+        assert server.claims == [claim_of({"ConnectionSessionKey": session, "WebSocketToken": "93332e80"})] * 2
+        posts = len(server.requests)
+        assert await bus.request("EchoService", [1, "two"]) == [1, "two"]
+        assert len(server.requests) == posts, "the socket carries it"
         assert bus.stats().malformed == 0
 
 
@@ -292,22 +266,20 @@ async def test_without_a_websocket_our_client_polls(script: str) -> None:
         places = {"elsewhere": "ws://localhost:1/websocket.bus", "nowhere": "ws://127.0.0.1:1/websocket.bus", "nonsense": "x"}
         server.url = places.get(script, server.url)
         async with connect(url) as bus:
-            assert await bus.request("echo", 1) == 1
-            await eventually(lambda: server.queries[-1].get("wait") == "1" and "phase" not in server.queries[-1])
-            assert await bus.request("echo", 2) == 2
+            assert await bus.request("EchoService", 1) == 1
+            await eventually(lambda: polls(server))
+            assert await bus.request("EchoService", 2) == 2
             assert server.upgrades == (script not in places)
 
 
 async def test_a_lost_websocket_is_a_lost_link_and_comes_back() -> None:
-    async with offering() as (server, url), connect(url) as bus:
-        await eventually(lambda: server.socket)
-        events, lost = bus.events(), server.socket
-        server.socket = None
-        assert lost is not None
-        await lost.close(1011)
+    async with offering() as (server, url), connect(f"{url}?frame=0") as bus:
+        await eventually(server.is_open)
+        events = bus.events()
+        await bus.publish("news", "x" * server.most)  # too long for the endpoint
         await next_event(events, LinkDown)
-        await eventually(lambda: server.socket)
-        assert await bus.request("echo", "again") == "again"
+        await eventually(lambda: server.upgrades == 2 and server.is_open())
+        assert await bus.request("EchoService", "again") == "again"
 
 
 async def test_a_channel_that_the_server_does_not_offer_is_said_so() -> None:
