@@ -38,11 +38,7 @@ may be circular."""
 
 
 def is_watched(scope: Scope, receive: Receive) -> bool:
-    """Return True if code between the server and the route may do something when a connection ends, such as counting or
-    tracing.
-
-    The result is False only if all of this code is middleware of uvicorn or Starlette, without FastAPI's telemetry.
-    """
+    """Return True if any code before the route, except uvicorn's and Starlette's middleware, sees a connection end."""
     application = scope.get("app")
     outermost = _within(getattr(getattr(receive, "__self__", None), "app", None), application)
     router = getattr(application, "router", None)
@@ -304,11 +300,7 @@ def _add_script(router: Any, path: str) -> None:
 
 
 def _add_docs(app: Any, router: Any, bus: Bus, docs: str, *, path: str, adapter: ProtocolAdapter, try_it: bool) -> None:
-    """Serve the page at a path of the application, and the document at that path with ``.json``.
-
-    Raises:
-        TypeError, ValueError: If the path is invalid or in use, or the page could not connect to the bus.
-    """
+    """Serve the page, and the document at the same path with ``.json``. Raises an error for a wrong path."""
     from ..asyncapi.page import policy  # few applications have such a page
 
     check_type(docs, str, "docs", "docs='/bus/docs'")
@@ -365,8 +357,7 @@ class _Documents:
         self._making = anyio.Lock()
 
     async def current(self) -> tuple[str, str]:
-        """Return the document as text, and the page. Both are built in a thread, once for all requests, because they take
-        seconds if there are thousands of handlers."""
+        """Return the document and the page, built in a thread: thousands of handlers take seconds."""
         async with self._making:
             return await in_own_thread(self._make)
 
@@ -386,8 +377,7 @@ def _takes_gzip(accepted: str) -> bool:
 
 
 def _module(file: str) -> Callable[[Request], Awaitable[Response]]:
-    """Create the endpoint for a file of polybus. It returns the file, compressed if possible, or 304 if the browser has cached
-    it."""
+    """Create the endpoint for a file of polybus. It answers 304 if the browser has cached the file."""
     content = files("polybus").joinpath("javascript", file).read_bytes()
     packed, tag = gzip.compress(content, mtime=0), f'W/"{hashlib.sha256(content).hexdigest()[:20]}"'
     ours = version("polybus")

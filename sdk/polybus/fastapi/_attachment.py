@@ -80,8 +80,7 @@ async def _watch(addresses: dict[str, bytes]) -> None:
 
 
 async def _claim(name: bytes, held: ExitStack) -> int | None:
-    """Claim the name of an address. Returns None if this process now holds the name, or if the holder is unknown, and otherwise
-    the process ID of the holder."""
+    """Claim an address. Returns its holder's process ID, or `None` if that is this process or unknown."""
     other: int | None = None
     with anyio.move_on_after(GRACE):
         while not _take(name, held):
@@ -150,10 +149,7 @@ def _add_address(found: dict[str, bytes], sock: socket.socket) -> None:
     if sock.family in (socket.AF_INET, socket.AF_INET6) and address[1]:
         shown = key = address_of(sock.family, address)
     elif sock.family == socket.AF_UNIX and address and isinstance(address, str):  # bytes: a name claimed above, without a file
-        shown, key = (
-            address,
-            f"{os.path.abspath(address)} {os.fstat(sock.fileno()).st_ino}",
-        )  # another socket may get this path later
+        shown, key = address, f"{os.path.abspath(address)} {os.fstat(sock.fileno()).st_ino}"  # a later socket may get this path
     else:
         return
     found[shown] = b"\0polybus " + sha256(key.encode()).hexdigest().encode()
@@ -194,12 +190,7 @@ class Attachment:
         self.bus.serve(f"ubre+tcp://{shown}:0", insecure=self._insecure)  # never entered
 
     def _take_loop(self) -> None:
-        """Bind this attachment to the current event loop.
-
-        Raises:
-            LocalProtocolError: If the bus runs in another event loop, because the objects stored here cannot be awaited in this
-                loop.
-        """
+        """Bind this attachment to the current event loop. Raises `LocalProtocolError` if the bus runs in another one."""
         with self._lock:
             loop = self._loop
             if loop is None or loop.is_over():
@@ -282,8 +273,7 @@ class Attachment:
             starting.set()
 
     def _spawn(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start a task that the event loop owns. Without a lifespan there is no other owner, because every connection may end
-        first."""
+        """Start a task that the event loop owns, because every connection may end first and there is no lifespan."""
         if running_loop().backend == "asyncio":
             # Empty context: values that middleware set for the first visitor must not leak.
             nobodys = contextvars.Context()

@@ -77,7 +77,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
         )
     try:
         from ..bindings.http.uvicorn import PatientWebSockets
-        from ._server import DrainingServer
+        from ._server import DrainingServer, run_workers
     except ImportError as error:
         raise ImportError(f"run() needs uvicorn ({error}): pip install 'polybus[fastapi]'") from None
 
@@ -85,9 +85,7 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
     chosen = {**usual, **options, "app": app, "host": host, "port": port}
     worker = Worker.here()
     if worker is None and workers > 1:
-        from ._server import ServedApplication
-
-        if status := ServedApplication(chosen, drain).run(workers):
+        if status := run_workers(chosen, drain, workers):
             raise SystemExit(status)
         return
     server = DrainingServer(drain, chosen, worker)

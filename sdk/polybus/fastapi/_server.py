@@ -68,11 +68,7 @@ class DrainingServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening, with the limits of the buses that the application has started.
-
-        Raises:
-            LocalProtocolError: As for `Attachment.check_host`.
-        """
+        """Start listening, with the limits of the buses that the application has started. Raises as `Attachment.check_host`."""
         self._loop = asyncio.get_running_loop()
         if self._worker is not None:
             self._worker.follow(patience(self.config, self._drain_seconds))
@@ -101,8 +97,7 @@ class DrainingServer(uvicorn.Server):
                 setattr(self.config, name, value)
 
     def _tell(self) -> None:
-        """Print the address like `polybus.run`, so that the parent process learns the actual port if the configured port is
-        0."""
+        """Print the address, from which a parent process learns the actual port if the configured port is 0."""
         scheme = "https" if self.config.ssl is not None else "http"
         urls = [
             f"{scheme}://{address_of(listening.family, listening.getsockname())}"
@@ -208,8 +203,7 @@ def _accepted(descriptor: int) -> Iterator[socket.socket]:
 
 
 def patience(config: uvicorn.Config, drain: float) -> float:
-    """Return the seconds for a graceful shutdown, which consist of the drain, uvicorn's own timeout, and another drain period
-    for the lifespan."""
+    """Return the seconds for a graceful shutdown: the drain, uvicorn's own timeout, and another drain for the lifespan."""
     return 2 * drain + max(drain, config.timeout_graceful_shutdown or 0)
 
 
@@ -223,42 +217,32 @@ async def _drain(buses: list[Bus], seconds: float) -> None:
             group.start_soon(bus.drain, seconds)
 
 
-class ServedApplication:
-    def __init__(self, options: Mapping[str, Any], drain: float) -> None:
-        self._config = uvicorn.Config(**options)
-        self._drain = drain
+def run_workers(options: Mapping[str, Any], drain: float, workers: int) -> int:
+    """Run worker processes until they are stopped, and return the exit status."""
+    from ..cluster.workers import supervise  # large, and not needed for a single process
 
-    def run(self, workers: int) -> int:
-        from ..cluster.workers import supervise  # large, and not needed for a single process
+    config = uvicorn.Config(**options)
+    config.load()
 
-        self._config.load()
-        return supervise(
-            count=workers,
-            buses=list(dict.fromkeys(buses_of(self._config.loaded_app))),
-            bind=self._bind,
-            patience=patience(self._config, self._drain),
-            unlink=self._config.fd is None,
-        )
-
-    async def _bind(self) -> dict[str, Sequence[socket.socket]]:
+    async def bind() -> dict[str, Sequence[socket.socket]]:
         try:
-            return {ADDRESS: await self._bound()}
+            return {ADDRESS: await _bound(config)}
         except OSError as error:
             logger.error("the workers cannot serve: %s", error)
             raise SystemExit(FAILED) from None
 
-    async def _bound(self) -> list[socket.socket]:
-        config = self._config
-        if config.fd is not None:
-            return [socket.socket(fileno=os.dup(config.fd))]
-        if config.uds is not None:
-            return [_bind_unix(config.uds)]
-        return await bind_tcp(config.host, config.port)
+    buses = list(dict.fromkeys(buses_of(config.loaded_app)))
+    return supervise(count=workers, buses=buses, bind=bind, patience=patience(config, drain), unlink=config.fd is None)
+
+
+async def _bound(config: uvicorn.Config) -> list[socket.socket]:
+    if config.fd is not None:
+        return [socket.socket(fileno=os.dup(config.fd))]
+    return [_bind_unix(config.uds)] if config.uds is not None else await bind_tcp(config.host, config.port)
 
 
 def _bind_unix(path: str) -> socket.socket:
-    """Bind with the permissions that uvicorn uses: those of an existing socket are kept, and a new socket is open to all
-    users."""
+    """Bind with uvicorn's permissions: an existing socket keeps its own, and a new socket is open to all users."""
     mode = stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else _OPEN
     sock = bind_unix(path)
     os.chmod(path, mode)

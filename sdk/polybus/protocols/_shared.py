@@ -27,10 +27,7 @@ def remember(cache: dict[K, V], key: K, value: V, most: int) -> V:
 
 
 class Memo(dict[K, V]):
-    """A dictionary that calls `make` for a missing key and empties itself when it reaches `most` keys.
-
-    A cache hit costs no Python call.
-    """
+    """A dictionary that calls `make` for a missing key and empties itself when it is full. A hit costs no Python call."""
 
     __slots__ = ("_make", "_most")
 
@@ -94,10 +91,7 @@ LINE_BREAK: Final = re.compile(r"[\r\n\x00]")
 
 
 def fault_in_subject(value: Any, limit: int) -> str | None:
-    """Return a description of the fault in a subject, or `None` if it is valid.
-
-    A valid subject is a string of up to `limit` UTF-8 bytes without control characters.
-    """
+    """Return the fault in a subject, or `None` for a string of up to `limit` UTF-8 bytes without control characters."""
     if type(value) is not str:
         return f"a subject must be a string here, not {type(value).__name__}"
     if _CONTROL.search(value):
@@ -110,10 +104,7 @@ def fault_in_subject(value: Any, limit: int) -> str | None:
 
 
 def fault_in_headers(headers: Any, limit: int) -> str | None:
-    """Return a description of the fault in headers, or `None` if they are valid.
-
-    Valid headers map strings to strings and contain up to `limit` UTF-8 bytes in total.
-    """
+    """Return the fault in headers, or `None` if they map strings to strings, with up to `limit` UTF-8 bytes in total."""
     if type(headers) is not dict:
         return f"headers must be an object, not {type(headers).__name__}"
     size = 0
@@ -140,7 +131,6 @@ def milliseconds(ttl: float) -> int:
 
 
 def shown_text(data: bytes) -> str:
-    """Decode the beginning of a field for display, escaping bytes that are not UTF-8."""
     text = data[:_SHOWN].decode("utf-8", "backslashreplace")
     return (text if text.isprintable() else repr(text)) + (f" ... {len(data)} bytes" if len(data) > _SHOWN else "")
 
@@ -166,9 +156,7 @@ def refusal(error: RemoteProtocolError, id: Any) -> Message:
 
 
 class WireRules:
-    """Checks that raise errors with the protocol's name: `RemoteProtocolError` for input and `LocalProtocolError` for
-    output.
-    """
+    """Checks that raise `RemoteProtocolError` for input and `LocalProtocolError` for output, with the protocol's name."""
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol

@@ -1,7 +1,5 @@
 """A bounded memory of what was made of keys."""
 
-import pytest
-
 from polybus.protocols._shared import Memo
 
 
@@ -22,11 +20,3 @@ def test_a_full_memory_is_emptied() -> None:
     for key in range(100):
         assert memo[key] == str(key)
         assert len(memo) <= 3
-
-
-def test_what_cannot_be_made_is_raised_and_not_remembered() -> None:
-    memo = Memo(int)
-    for _ in range(2):
-        with pytest.raises(ValueError, match="invalid literal"):
-            memo["no number"]
-    assert not memo

@@ -68,11 +68,7 @@ def error_payload(message: Message) -> tuple[int, bytes]:
 
 
 def fill_error(message: Message, result: int | None, value: Any) -> None:
-    """Set an error's code and attributes from its result byte (`None` if the frame has none) and its decoded payload.
-
-    If the payload is a string, as other implementations send, it becomes the error message. Any other payload becomes the
-    detail.
-    """
+    """Set an error's code and attributes. A string payload, as others send, becomes the text, any other the detail."""
     attributes = message.attributes
     if isinstance(value, dict) and type(number := value.get("code")) is int and 1 <= number <= 16:
         text, reason, detail = value.get("text"), value.get("reason"), value.get("detail")
@@ -103,8 +99,6 @@ refuse: Final = WIRE_RULES.refuse
 
 @frozen(eq=False)
 class CsbPayloadFormat:
-    """A body format used only by CSB."""
-
     content_type: str
     write: Callable[[Any], bytes]
     read: Callable[[bytes], Any]
@@ -185,10 +179,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 def payload_readers(limits: Limits) -> dict[int, PayloadReader]:
-    """Return the payload reader of each encoding.
-
-    A reader returns the bytes (`None` if the payload is empty), the format and the value.
-    """
+    """Return each encoding's reader, which returns the bytes (`None` if the payload is empty), the format and the value."""
     short = 2 * limits.depth
 
     def read_json(data: bytes) -> tuple[bytes | None, BodyFormat, Any]:

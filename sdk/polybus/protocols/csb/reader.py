@@ -217,10 +217,7 @@ class CsbReader:
         return Message(Kind.CONTROL, DEADLINE_WORD, action << 16 | id & 0xFFFF, ttl=ttl / 1000)
 
     def _of_channel(self, kind: Kind, encoding: int, id: int, frame: bytes) -> Message:
-        """Read an item, credit or end of a channel.
-
-        The sender of the open message sends them as requests, the receiver as responses.
-        """
+        """Read an item, credit or end. The opener sends these as requests, the other side as responses."""
         if kind is _ITEM and not encoding and len(frame) > 8:
             message = Message(_ITEM, "", id, frame[8:], OCTETS)
             message.extras = {"encoding": "binary"}

@@ -263,10 +263,7 @@ class CsbSession(QuietSession):
         return None, self._framed(frame, party)
 
     def _to_unknown(self, frame: bytes, number: int, ttl: float | None, party: CsbParty, now: float) -> list[bytes]:
-        """Write a request by name for a peer that may not run polybus.
-
-        The deadline is in a separate frame before the request, followed by a hello.
-        """
+        """Write a request by name for a peer that may not run polybus: the deadline, the request, and a hello."""
         frames = [frame]
         if ttl is not None:
             frames.insert(0, self._framed(self._writer.deadline(number, wire.REQUEST_NAMED, ttl), party))
@@ -288,7 +285,6 @@ class CsbSession(QuietSession):
         return None, frame
 
     def _ask(self, party: CsbParty, now: float) -> bytes:
-        """Send a hello after a request by name, in case the peer runs polybus and reads deadlines."""
         serial = party.next_id(now)
         number = serial & 0xFFFF
         frame = self._framed(wire.HEADER.pack(wire.REQUEST << 4 | wire.JSON, 0, number, wire.HELLO) + _HELLO_BODY, party)

@@ -48,10 +48,7 @@ class CsbWriter:
     # -- requests and publications ---------------------------------------------------------------------------------------
 
     def request(self, message: Message, number: int, ours: bool | None) -> tuple[bytes, int]:
-        """Write a request or notification, and return the frame and its action.
-
-        `ours` is `None` until it is known whether the peer runs polybus.
-        """
+        """Write a request or notification. Returns the frame and its action. `ours` is `None` until the peer is known."""
         subject, headers = message.subject, message.headers
         raw = message.raw
         first = _REQUEST_FIRST.get(message.format) if raw and (raw is message.checked or message.format is OCTETS) else None
@@ -79,9 +76,7 @@ class CsbWriter:
         return _pack_named(first, 0, number, wire.REQUEST_NAMED, size) + name + raw, wire.REQUEST_NAMED
 
     def publish(self, message: Message, number: int = 0, *, bare: bool = False) -> bytes:
-        """Write a publication, without headers if `bare` is set. Publications to polybus peers have number 0 and are not
-        answered.
-        """
+        """Write a publication, without headers if `bare` is set. Polybus peers do not answer a publication of number 0."""
         first, raw = self._body(message, _AS_REQUEST)
         size, name = self._names[message.subject]
         if message.headers and not bare:
@@ -180,9 +175,7 @@ class CsbWriter:
     # -- parts -----------------------------------------------------------------------------------------------------------
 
     def _body(self, message: Message, side: int) -> tuple[int, bytes]:
-        """Return the first byte and the payload. Empty bytes are sent as base64, because an empty binary payload means no
-        body.
-        """
+        """Return the first byte and the payload. Empty bytes become base64, because an empty binary payload means no body."""
         if not message.has_body:
             return side, b""
         raw = message.encoded(FORMATS, choose_format)

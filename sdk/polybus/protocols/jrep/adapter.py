@@ -53,21 +53,16 @@ class JrepCodec:
         """Return the messages of a payload. A RemoteSubscribe is split into one message per subject."""
         found: list[Message | RemoteProtocolError] = []
         for message in self.reader.read(frame):
-            kind = None
-            if isinstance(message, Message) and message.kind is Kind.CONTROL:
-                kind = _SUBSCRIPTIONS.get(str(message.attributes.get("CommandType")))
-            if kind is None or not isinstance(message, Message):
-                found.append(message)
-            else:
-                found.extend(self._subscriptions(kind, message))
+            parts = message.attributes if isinstance(message, Message) and message.kind is Kind.CONTROL else {}
+            kind = _SUBSCRIPTIONS.get(str(parts.get("CommandType")))
+            found.extend([message] if kind is None else self._subscriptions(kind, parts))
         return found
 
-    def _subscriptions(self, kind: Kind, message: Message) -> list[Message | RemoteProtocolError]:
+    def _subscriptions(self, kind: Kind, parts: dict[str, Any]) -> list[Message | RemoteProtocolError]:
         try:
-            subjects = subjects_of(message.attributes, self.limits.subject, self.limits.subscriptions)
+            subjects = subjects_of(parts, self.limits.subject, self.limits.subscriptions)
         except RemoteProtocolError as error:
             return [error]
-        parts = message.attributes
         return [Message(kind, subject, attributes=parts) for subject in subjects if not is_unusable(subject)]
 
     def encode(self, messages: Sequence[Message]) -> bytes:

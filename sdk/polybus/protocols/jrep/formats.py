@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ _decode: Final = msgspec.json.Decoder().decode
 _ID: Final = re.compile(rb'"\^ObjectID"\s*:\s*"(\d{1,9})"')
 
 
-class Parts(Mapping[str, Any]):
+class Parts(dict[str, Any]):
     """A body of named parts: ``bus.publish("chat", Parts(Nick="Ann", Text="hi"))``.
 
     On the wire the parts are members of the message, next to ToSubject. In a received message they are in `Message.attributes`.
@@ -31,24 +31,15 @@ class Parts(Mapping[str, Any]):
     """
 
     def __init__(self, parts: Mapping[str, Any] | None = None, /, **more: Any) -> None:
-        self._parts = {**(parts or {}), **more}
-        taken = sorted(name for name in self._parts if name in PROTOCOL_PARTS and name != "Value")
+        super().__init__(parts or {}, **more)
+        taken = sorted(name for name in self if name in PROTOCOL_PARTS and name != "Value")
         if taken:
             raise ValueError(f"{', '.join(taken)}: these parts are set by the bus")
-        if len(self._parts) >= MAX_PARTS:
-            raise ValueError(f"{len(self._parts)} parts: at most {MAX_PARTS - 1}")
-
-    def __getitem__(self, name: str) -> Any:
-        return self._parts[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
-
-    def __len__(self) -> int:
-        return len(self._parts)
+        if len(self) >= MAX_PARTS:
+            raise ValueError(f"{len(self)} parts: at most {MAX_PARTS - 1}")
 
     def __repr__(self) -> str:
-        return f"Parts({self._parts!r})"
+        return f"Parts({super().__repr__()})"
 
 
 class ErraiFormat:

@@ -14,31 +14,15 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Final, Literal, TypeAlias
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from ...errors import Forbidden, RemoteProtocolError, Unauthorized
 from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, Role, SessionEvent
 from .._shared import refusal
-from .names import (
-    CLIENT_BUS,
-    CLIENT_BUS_ERRORS,
-    LOCAL_PREFIX,
-    OWN,
-    RESERVED,
-    SERVER_BUS,
-    WIRE_RULES,
-    check_local_subject,
-    check_subject,
-    is_reserved,
-    names_an_answer,
-    refuse,
-    service_of,
-    services_in,
-    subjects_of,
-    text_of,
-)
+from . import names
+from .names import WIRE_RULES, check_subject, is_reserved, names_an_answer, refuse, service_of, subjects_of, text_of
 from .writer import MessageWriter
 
 Dialect: TypeAlias = Literal["auto", "v3", "legacy"]
@@ -54,29 +38,19 @@ class FederationState(enum.Enum):
     CLOSED = "closed"
 
 
-@frozen
-class HandshakeStep:
-    action: str
-    then: FederationState
-
-
 VERBS: Final = tuple(
     "Associate FinishAssociation ConnectToQueue CapabilitiesNotice FinishStateSync RemoteSubscribe RemoteUnsubscribe "
     "Disconnect SessionExpired Heartbeat Resend WebsocketChannelVerify WebsocketChannelOpen WebsocketNegotiationFailed".split()
 )
 
-EVENTS: Final = (*VERBS, "unknown", "message", "nothing", "silence")
-"""Events: the known verbs, an unknown verb, any other message, an empty payload, and a client's timeout."""
-
-FIRST: Final[Mapping[tuple[Role, Dialect], FederationState]] = {
-    ("server", "auto"): FederationState.LISTENING,
-    ("server", "v3"): FederationState.LISTENING,
-    ("server", "legacy"): FederationState.LISTENING,
-    ("client", "auto"): FederationState.TRYING,
-    ("client", "v3"): FederationState.ASSOCIATING,
-    ("client", "legacy"): FederationState.QUEUEING,
+_FIRST: Final[Mapping[Dialect, FederationState]] = {
+    "auto": FederationState.TRYING,
+    "v3": FederationState.ASSOCIATING,
+    "legacy": FederationState.QUEUEING,
 }
+"""A client's first state."""
 
+# Events besides verbs: "unknown" (any other verb), "message", "nothing" (an empty payload), "silence" (a client's timeout).
 _SERVER: Final = """
                             listening       syncing         connected
 Associate                   associate       associate       associate
@@ -115,10 +89,10 @@ WebsocketNegotiationFailed  -               -               -               igno
 def _cells(table: str) -> Mapping[tuple[FederationState, str], str]:
     states, *rows = [line.split() for line in table.strip().splitlines()]
     return {
-        (FederationState(state), event): name
-        for event, *names in rows
-        for state, name in zip(states, names, strict=True)
-        if name != "-"
+        (FederationState(state), event): action
+        for event, *actions in rows
+        for state, action in zip(states, actions, strict=True)
+        if action != "-"
     }
 
 
@@ -131,16 +105,12 @@ _THEN: Final[Mapping[str, FederationState]] = {
 }
 """Actions that lead to another state. The CONNECTED state lasts until the connection closes."""
 
-_OTHER_DIALECT: Final[Mapping[str, tuple[str, ...]]] = {
-    "auto": (),
-    "v3": ("ConnectToQueue",),
-    "legacy": ("Associate", "Resend"),
-}
+_OTHER_DIALECT: Final = {"auto": (), "v3": ("ConnectToQueue",), "legacy": ("Associate", "Resend")}
 """Verbs of the other dialect. Like real servers, a server drops them, so that a client tries its other dialect."""
 
 
-def step_of(role: Role, dialect: Dialect, state: FederationState, event: str) -> HandshakeStep:
-    """Look up a transition. Events that are not in the table are rejected, except silence and empty payloads."""
+def step_of(role: Role, dialect: Dialect, state: FederationState, event: str) -> tuple[str, FederationState]:
+    """Return an event's action and the next state. Events outside the table are rejected, except silence and empty payloads."""
     ignored = state is FederationState.CLOSED or event in ("nothing", "silence")
     action = _TABLES[role].get((state, event), "ignore" if ignored else "refuse")
     if role == "server" and not ignored and event in _OTHER_DIALECT[dialect]:
@@ -148,7 +118,7 @@ def step_of(role: Role, dialect: Dialect, state: FederationState, event: str) ->
     then = _THEN.get(action, state)
     if state is FederationState.CONNECTED and then is not FederationState.CLOSED:
         then = state
-    return HandshakeStep(action, then)
+    return action, then
 
 
 _ALPHABET: Final = string.ascii_letters + string.digits
@@ -195,8 +165,9 @@ class Federation:
     missed: float | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.state = FIRST[self.role, self.dialect]
-        self.own_bus, self.other_bus = (CLIENT_BUS, SERVER_BUS) if self.role == "client" else (SERVER_BUS, CLIENT_BUS)
+        self.own_bus, self.other_bus, self.state = names.SERVER_BUS, names.CLIENT_BUS, FederationState.LISTENING
+        if self.role == "client":
+            self.own_bus, self.other_bus, self.state = names.CLIENT_BUS, names.SERVER_BUS, _FIRST[self.dialect]
 
     def token(self) -> str:
         return "".join(self.rng.choices(_ALPHABET, k=_TOKEN_LENGTH))
@@ -256,7 +227,7 @@ def unlearn(federation: Federation, message: Message, now: float) -> None:
 def add(federation: Federation, subject: str) -> None:
     if names_an_answer(subject):
         return  # reply subjects need no subscription
-    if subject in federation.wanted or is_reserved(subject) or subject.startswith(LOCAL_PREFIX):
+    if subject in federation.wanted or is_reserved(subject) or subject.startswith(names.LOCAL_PREFIX):
         return
     if len(federation.wanted) < federation.limits.subscriptions:
         federation.wanted[subject] = None
@@ -272,9 +243,9 @@ def remove(federation: Federation, subject: str) -> None:
 
 def announce(federation: Federation, message: Message) -> None:
     name = str(message.subject)
-    if name == CLIENT_BUS_ERRORS and federation.role == "client":
+    if name == names.CLIENT_BUS_ERRORS and federation.role == "client":
         return  # known to the server
-    service = service_of(check_local_subject(message.subject, federation.limits.subject))
+    service = service_of(names.check_local_subject(message.subject, federation.limits.subject))
     behind = federation.announced.get(service)
     if message.kind is Kind.SUBSCRIBE:
         if behind is None:
@@ -336,12 +307,12 @@ def _verb_for_us(federation: Federation, message: Message) -> str:
 def move(federation: Federation, event: str, message: Message, now: float) -> None:
     """Make one transition. If the action raises `RemoteProtocolError`, the state is restored."""
     before = federation.state
-    step = step_of(federation.role, federation.dialect, before, event)
-    federation.state = step.then
+    action, then = step_of(federation.role, federation.dialect, before, event)
+    federation.state = then
     try:
-        ACTIONS[step.action](federation, message, now)
+        ACTIONS[action](federation, message, now)
     except RemoteProtocolError as error:
-        if federation.state is step.then and error.close_code is None:
+        if federation.state is then and error.close_code is None:
             federation.state = before
         _complain(federation, error)
         raise
@@ -372,7 +343,7 @@ def _violate(federation: Federation, message: Message, now: float) -> None:
 
 
 def _expired(federation: Federation, message: Message, now: float) -> None:
-    """Reject the message because the peer must associate again (document, "SessionExpired")."""
+
     federation.say("SessionExpired")
     raise refuse("no federation: send Associate or ConnectToQueue first", "session_expired")
 
@@ -418,7 +389,7 @@ def _finish_server(federation: Federation, message: Message, now: float) -> None
 def finish_greeting(federation: Federation) -> None:
     verb, federation.greeting = federation.greeting, None
     waiting, federation.documents = federation.documents, []
-    own = OWN["server"]
+    own = names.OWN["server"]
     if verb == "FinishAssociation":
         named = [name for name in federation.announced if "," not in name]
         offers = {"ConnectionSessionKey": federation.token(), "CapabilitiesFlags": _FLAGS, **(federation.offers or {})}
@@ -446,11 +417,11 @@ def begin(federation: Federation, legacy: bool) -> None:
     if legacy:
         federation.say("ConnectToQueue", PriorityProcessing="1", Polybus="1")
     else:
-        federation.say("Associate", PriorityProcessing="1", RemoteServices=",".join(OWN["client"]), Polybus="1")
+        federation.say("Associate", PriorityProcessing="1", RemoteServices=",".join(names.OWN["client"]), Polybus="1")
 
 
 def _associated(federation: Federation, message: Message, now: float) -> None:
-    """Handle FinishAssociation, which is the server's only answer."""
+    """Handle FinishAssociation, the server's only answer."""
     _recognise(federation, message)
     _note(federation, message, now)
     federation.become_ready(now)
@@ -460,16 +431,13 @@ def _associated(federation: Federation, message: Message, now: float) -> None:
 
 
 def _services_in(federation: Federation, text: str) -> dict[str, None]:
-    """Return the distinct names in a handshake.
-
-    A few more names are returned than the bus can store, so that it reports the excess.
-    """
-    most = federation.limits.subscriptions + 2 * len(RESERVED)
-    return dict.fromkeys(islice(dict.fromkeys(services_in(text)), most))
+    """Return the distinct names in a handshake: a few more than the bus can store, so that it reports the excess."""
+    most = federation.limits.subscriptions + 2 * len(names.RESERVED)
+    return dict.fromkeys(islice(dict.fromkeys(names.services_in(text)), most))
 
 
 def _finish_client(federation: Federation, message: Message, now: float) -> None:
-    federation.say("RemoteSubscribe", SubjectsList=[*OWN["client"], *federation.announced])
+    federation.say("RemoteSubscribe", SubjectsList=[*names.OWN["client"], *federation.announced])
     federation.say("FinishStateSync")
     federation.become_ready(now, legacy=True)
 

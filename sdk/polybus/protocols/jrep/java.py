@@ -223,18 +223,12 @@ class JavaTypes:
         return register
 
     def of_class(self, cls: type) -> Portable | str | None:
-        """Return the rules for a class, or the Java name of an enum.
-
-        Raises `TypeError` if an annotation cannot be resolved.
-        """
+        """Return the rules for a class, or the Java name of an enum. Raises `TypeError` for an unresolved annotation."""
         found = self._by_class.get(cls)
         return self._resolved(found) if isinstance(found, Portable) else found
 
     def of_name(self, java: str) -> Portable | type[enum.Enum] | None:
-        """Return the rules for a Java type, or its enum.
-
-        Raises `TypeError` if an annotation cannot be resolved.
-        """
+        """Return the rules for a Java type, or its enum. Raises `TypeError` for an unresolved annotation."""
         found = self._by_name.get(java)
         return self._resolved(found) if isinstance(found, Portable) else found
 

@@ -147,9 +147,7 @@ class MessageReader:
         self._short = limits.subject // 4
 
     def read(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
-        """Return the messages of a payload, with errors in place of malformed messages. Raises an error if nothing is
-        readable.
-        """
+        """Return the messages of a payload, with errors in place of malformed ones. Raises an error if nothing is readable."""
         if len(frame) > self._long and len(parts := self.cut(frame)) > 1:
             return self._read_parts(parts)
         try:
@@ -176,10 +174,7 @@ class MessageReader:
             raise refused from error
 
     def cut(self, frame: bytes) -> list[bytes]:
-        """Split a long payload, which may be malformed JSON, into parts that are read in separate event-loop iterations.
-
-        Raises an error if the payload is too large.
-        """
+        """Split a long payload, even malformed JSON, for separate event-loop iterations. Raises an error above the limit."""
         if len(frame) > self._limits.payload:
             text = f"a payload of {len(frame)} bytes is larger than {self._limits.payload} (limit: payload)"
             raise refuse(text, "too_large", close_code=1009)
@@ -433,10 +428,7 @@ _CAUSES: Final = 16  # Maximum depth of causes, which may be circular
 
 
 def failure_of(kind: Kind, subject: str, key: Any, values: dict[str, Any], types: JavaTypes) -> Message:
-    """Create an error or a failed end.
-
-    If the message contains no polybus code, the code is UNKNOWN, with facts from the message's Throwable.
-    """
+    """Create an error or a failed end. Without a polybus code, the code is UNKNOWN with facts from the Throwable."""
     number = values.get("PolybusCode")
     if type(number) is int and 1 <= number <= 16:
         code, facts = Code(number), _told(values)

@@ -12,7 +12,7 @@ import decimal
 import enum
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, Final, ForwardRef, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, ForwardRef, TypeVar, get_args, get_origin, get_type_hints
 
 from attrs import field, frozen
 
@@ -49,14 +49,6 @@ class Method(Subject[Any, Any]):
     def given(self, body: Any) -> Any:
         """Attach the parameter types to the arguments so that each argument is written as its parameter's type."""
         return Arguments(body, self.parameters) if isinstance(body, (list, tuple)) else body
-
-
-class HandlerRegistry(Protocol):
-    """A bus, or a router that a bus can include."""
-
-    def handle(self, subject: Subject[Any, Any], /) -> Callable[..., Any]:
-        """Register a function that answers requests to a subject."""
-        ...
 
 
 class RemoteInterface:
@@ -129,7 +121,7 @@ class RemoteInterface:
         subject = self.method(method, *map(self._type_of, arguments), returns=returns)
         return bus.request(subject, list(arguments), **options)
 
-    def handle(self, router: HandlerRegistry, name: str | None = None, *parameters: Any) -> Callable[[F], F]:
+    def handle(self, router: Any, name: str | None = None, *parameters: Any) -> Callable[[F], F]:
         """Implement a method with a function that has the same positional parameters.
 
         Args:
@@ -193,9 +185,7 @@ class RemoteInterface:
         raise TypeError(f"{kind!r} has no Java name: write it as a string, for example 'java.lang.Long', or register the type")
 
     def _elements(self, arguments: tuple[Any, ...]) -> tuple[JavaType, ...]:
-        """Return the element types if the annotation names Java types. Otherwise each element's value determines how it is
-        written.
-        """
+        """Return the element types if the annotation names Java types. Otherwise the elements' values decide."""
         if not any(isinstance(one, (str, ForwardRef)) for one in arguments):
             return ()
         return tuple(self._java_type(one) for one in arguments if one is not Ellipsis)
@@ -212,10 +202,7 @@ def _check_name(name: Any, what: str, example: str) -> None:
 
 
 def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
-    """Return the types of a function's parameters.
-
-    If `named` is set, every parameter needs an annotation, because annotations identify the method.
-    """
+    """Return the types of the parameters. With `named`, each needs an annotation, which identifies the method."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator: a Java method has one result")
     hints = get_type_hints(function, include_extras=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from collections.abc import AsyncIterator
+from typing import Any
 
 from ...events import BusEvent, LinkDown, LinkRetrying, LinkUp
 
@@ -20,17 +20,6 @@ class BusState(enum.Enum):
     CONNECTION_INTERRUPTED = "connection interrupted"
     """A link is down and will reconnect."""
     CONNECTED = "connected"
-
-
-_U, _L, _C = BusState.UNINITIALIZED, BusState.LOCAL_ONLY, BusState.CONNECTING
-_I, _F = BusState.CONNECTION_INTERRUPTED, BusState.CONNECTED
-
-STATES: Final[Mapping[BusState, Mapping[str, BusState]]] = {
-    state: {"up": _F, "lost": _I, "gone": _L, "trying": _F if state is _F else _C, "left": _U} for state in BusState
-}
-"""The next state when a link is up, when the last link is lost or closed for good, when a link is trying to connect, and after
-the bus is left.
-"""
 
 
 def bus_states(bus: Any) -> AsyncIterator[BusState]:
@@ -54,41 +43,37 @@ class _States(AsyncIterator[BusState]):
         self._state: BusState | None = None
 
     async def __anext__(self) -> BusState:
-        if self._state is None:
-            self._state = self._now()
-            return self._state
-        while True:
+        before = self._state
+        following = self._now() if before is None else before
+        while following is before:
             try:
-                kind = self._kind_of(await anext(self._events))
+                following = self._after(await anext(self._events), following)
             except StopAsyncIteration:
-                if self._state is BusState.UNINITIALIZED:
+                if before is BusState.UNINITIALIZED:
                     raise
-                kind = "left"
-            following = STATES[self._state][kind] if kind is not None else self._state
-            if following is not self._state:
-                self._state = following
-                return following
+                following = BusState.UNINITIALIZED
+        self._state = following
+        return following
 
     def _now(self) -> BusState:
         bus = self._bus
         if not (bus.ready or bus.leaving):
-            return _U
+            return BusState.UNINITIALIZED
         self._up.update(peer for peer in bus.peers if peer.connected)
         if self._up:
-            return _F
+            return BusState.CONNECTED
         if bus.peers:
-            return _I
-        return _C if bus.stats().links else _L  # no peer known yet
+            return BusState.CONNECTION_INTERRUPTED
+        return BusState.CONNECTING if bus.stats().links else BusState.LOCAL_ONLY  # no peer known yet
 
-    def _kind_of(self, event: BusEvent) -> str | None:
+    def _after(self, event: BusEvent, state: BusState) -> BusState:
         if isinstance(event, LinkUp):
             self._up.add(event.peer)
-            return "up"
-        if isinstance(event, LinkRetrying):
-            return "trying"
-        if not isinstance(event, LinkDown):
-            return None
-        self._up.discard(event.peer)
-        if self._up:
-            return None
-        return "lost" if self._bus.peers else "gone"
+            return BusState.CONNECTED
+        if isinstance(event, LinkRetrying) and state is not BusState.CONNECTED:
+            return BusState.CONNECTING
+        if isinstance(event, LinkDown):
+            self._up.discard(event.peer)
+            if not self._up:
+                return BusState.CONNECTION_INTERRUPTED if self._bus.peers else BusState.LOCAL_ONLY
+        return state

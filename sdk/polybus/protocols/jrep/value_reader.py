@@ -108,7 +108,7 @@ def read_date(reading: object, node: dict[str, Any]) -> Any:
 
 
 class Measure:
-    """Measures the size of a message's values with references expanded, because a few bytes may refer to billions of values."""
+    """Measures the size of a message with references expanded, because a few bytes may refer to billions of values."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, tuple[int, int]] = {}
@@ -306,9 +306,7 @@ class ValueReading:
         return id, None
 
     def _content(self, node: dict[str, Any], kind: type) -> tuple[str | None, Any, Any]:
-        """Return the id and the ``^Value`` of a container. The object is also returned if it was already read or has no
-        ``^Value``.
-        """
+        """Return the id and the ``^Value`` of a container, and the object if it was already read or has no ``^Value``."""
         id, found = self._reference(node)
         content = node.get("^Value")
         if found is None and type(content) is not kind:

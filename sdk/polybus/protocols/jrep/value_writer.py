@@ -221,9 +221,7 @@ def write_arguments(arguments: Arguments, ids: Numbering, other: Write) -> bytes
 
 
 class _Declared:
-    """Writes values as their declared types. If a value has another type, it is written as its own type and the peer decides
-    whether to accept it.
-    """
+    """Writes values as their declared types. A value of another type is written as its own, and the peer decides."""
 
     def __init__(self, ids: Numbering, other: Write) -> None:
         self._ids = ids
@@ -290,7 +288,6 @@ class _Declared:
 
 
 def _scalar(value: Any, name: str) -> bytes | None:
-    """Write a scalar value. Returns `None` if the type or the value is not a scalar."""
     marker = _PRIMITIVES[name][0] if name in _PRIMITIVES else name
     whole = isinstance(value, int) and not isinstance(value, bool)
     if marker in _WHOLE:
@@ -474,9 +471,7 @@ class ValueWriter:
             raise EncodeError(f"{type(value).__name__} has no Java type: register it with JavaTypes.portable") from error
 
     def _exception(self, error: BaseException, ids: Numbering) -> bytes:
-        """Write a RuntimeException with the class name and message but no stack trace, as Errai does for classes that are not
-        portable.
-        """
+        """Write a RuntimeException with the class name and message, as Errai does for classes that are not portable."""
         known = ids.seen.get(id(error))
         if known is not None:
             return b'{"^EncodedType":"java.lang.RuntimeException","^ObjectID":"%d"}' % known
@@ -567,7 +562,6 @@ class ValueWriter:
 
 
 def _bare(value: Any, ids: Numbering) -> bytes:
-    """Write a field that has a static Java type."""
     if type(value) is str:
         return quoted(value)
     if value is None:

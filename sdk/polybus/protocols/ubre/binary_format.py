@@ -18,27 +18,8 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import FrameField
 from .._shared import shown_text
-from .members import (
-    JSON_ONLY,
-    NO_EXTRAS,
-    OCTETS_ONLY,
-    WIRE_RULES,
-    ChannelMembers,
-    body_is_octets,
-    check_id,
-    check_subject,
-    credit,
-    end,
-    error,
-    error_body,
-    extras_of,
-    named_in_body,
-    opening,
-    refuse,
-    refuse_json,
-    unencodable,
-    with_subject,
-)
+from . import members
+from .members import JSON_ONLY, NO_EXTRAS, OCTETS_ONLY, WIRE_RULES, ChannelMembers, refuse, refuse_json
 
 HEADER: Final = struct.Struct(">BHI")
 REST_OF_FRAME: Final = 0xFFFFFFFF
@@ -71,8 +52,8 @@ class BinaryReader:
             ord("C"): lambda name, body: Message(Kind.CANCEL, "", self._check_id(name)),
             ord("O"): partial(self._open, False),
             ord("o"): partial(self._open, True),
-            ord("K"): lambda name, body: credit(*self._id_and_extras(name)),
-            ord("E"): lambda name, body: end(*self._id_and_extras(name)),
+            ord("K"): lambda name, body: members.credit(*self._id_and_extras(name)),
+            ord("E"): lambda name, body: members.end(*self._id_and_extras(name)),
         }
 
     def read(self, frame: bytes) -> Message:
@@ -113,9 +94,7 @@ class BinaryReader:
         raise refuse(f"{size - start - body_length} trailing bytes", "bad_length")
 
     def _request(self, name: str, body: bytes | None) -> Message:
-        """Read ``id NUL subject [NUL extras]``. If only the id is present, or the extras contain ``"spec": true``, the request
-        is in the document's dialect.
-        """
+        """Read ``id NUL subject [NUL extras]``, or an id and extras with ``"spec": true`` in the document's dialect."""
         id, named, rest = name.partition("\0")
         self._check_id(id)
         subject, more, text = rest.partition("\0")
@@ -123,7 +102,7 @@ class BinaryReader:
         if not self._raw and (not named or extras.spec is True):
             subject, body = self._subject_in(body)
         if len(subject) > self._short_subject or not subject.isprintable():
-            check_subject(subject, self._limits.subject, id, empty=True)
+            members.check_subject(subject, self._limits.subject, id, empty=True)
         message = Message(_REQUEST, subject, id)
         if more:
             message.ttl = WIRE_RULES.read_ttl(extras.ttl, "ttl", id)
@@ -132,13 +111,13 @@ class BinaryReader:
         return self._with_body(message, body, self._raw, id)
 
     def _subject_in(self, body: bytes | None) -> tuple[str, bytes | None]:
-        found = named_in_body(body) if body else None
+        found = members.named_in_body(body) if body else None
         return ("", body) if found is None else (found.subject, bytes(found.body))
 
     def _publish(self, name: str, body: bytes | None) -> Message:
         subject, more, text = name.partition("\0")
         if not 0 < len(subject) <= self._short_subject or not subject.isprintable():
-            check_subject(subject, self._limits.subject)
+            members.check_subject(subject, self._limits.subject)
         message = Message(_PUBLISH, subject)
         if more:
             message.headers = WIRE_RULES.read_headers(self._extras(text).headers, self._limits.headers)
@@ -153,7 +132,7 @@ class BinaryReader:
 
     def _fail(self, name: str, body: bytes | None) -> Message:
         id, extras = self._id_and_extras(name)
-        return error(id, self._fail_body(body), extras, self._limits)
+        return members.error(id, self._fail_body(body), extras, self._limits)
 
     def _fail_body(self, body: bytes | None) -> Any:
         """Read the body of an error. Malformed JSON becomes the error message, because the request has failed in any case."""
@@ -165,22 +144,22 @@ class BinaryReader:
             return str(body, "utf-8", "replace")
 
     def _interest(self, kind: Kind, name: str, body: bytes | None) -> Message:
-        check_subject(name, self._limits.subject)
+        members.check_subject(name, self._limits.subject)
         return Message(kind, name)
 
     def _open(self, octets: bool, name: str, body: bytes | None) -> Message:
         id, _, rest = name.partition("\0")
         self._check_id(id)
         subject, _, text = rest.partition("\0")
-        check_subject(subject, self._limits.subject, id, empty=True)
-        return self._with_body(opening(id, subject, self._extras(text, id), self._limits), body, octets, id)
+        members.check_subject(subject, self._limits.subject, id, empty=True)
+        return self._with_body(members.opening(id, subject, self._extras(text, id), self._limits), body, octets, id)
 
     def _item(self, octets: bool, name: str, body: bytes | None) -> Message:
         return self._with_body(Message(_ITEM, "", self._check_id(name)), body, octets)
 
     def _check_id(self, id: str) -> str:
         if not 0 < len(id) <= self._short_id or "\0" in id:
-            check_id(id, self._limits.id)
+            members.check_id(id, self._limits.id)
             if "\0" in id:
                 raise refuse("NUL in the id", "invalid_id")
         return id
@@ -220,8 +199,6 @@ _MAX_NAME: Final = 0xFFFF
 
 
 class BinaryWriter:
-    """Writes binary frames. The flags correspond to the options ``dialect=spec``, ``body=raw`` and ``body_length=-1``."""
-
     def __init__(self, limits: Limits, spec: bool, raw: bool, to_the_end: bool) -> None:
         self._limits = limits
         self._spec = spec
@@ -244,7 +221,7 @@ class BinaryWriter:
                 return self._self_described(b"iI", _id_bytes(id), message)
             return self._write_rare(kind, message, id)
         except UnicodeEncodeError as error:
-            raise unencodable(error) from error
+            raise members.unencodable(error) from error
 
     def _write_request(self, message: Message, id: Any) -> bytes:
         subject, name = self._subject_bytes(message.subject), _id_bytes(id)
@@ -252,16 +229,16 @@ class BinaryWriter:
         if not self._spec:
             return self._frame(b"R", self._named(b"%b\0%b" % (name, subject), message), body)
         if not self._raw:
-            body = with_subject(_encode(message.subject), body)
+            body = members.with_subject(_encode(message.subject), body)
         elif subject:
             raise LocalProtocolError("dialect=spec with body=raw cannot carry a subject", protocol="ubre")
-        extras = extras_of(message, self._limits, spec=True)
+        extras = members.extras_of(message, self._limits, spec=True)
         more = extras != b'{"spec":true}'
         return self._frame(b"R", b"%b\0\0%b" % (name, extras) if more else name, body)
 
     def _write_rare(self, kind: Kind, message: Message, id: Any) -> bytes:
         if kind is Kind.ERROR:
-            text = error_body(message)
+            text = members.error_body(message)
             return self._frame(b"f", self._extended(_id_bytes(id), message), text.encode() if self._raw else _encode(text))
         if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
             return self._frame(b"S" if kind is Kind.SUBSCRIBE else b"U", self._filled_subject(message), None)
@@ -284,7 +261,7 @@ class BinaryWriter:
         return self._extended(name, message)
 
     def _extended(self, name: bytes, message: Message) -> bytes:
-        extras = extras_of(message, self._limits)
+        extras = members.extras_of(message, self._limits)
         return b"%b\0%b" % (name, extras) if extras else name
 
     def _filled_subject(self, message: Message) -> bytes:
@@ -294,7 +271,7 @@ class BinaryWriter:
 
     def _self_described(self, letters: bytes, name: bytes, message: Message) -> bytes:
         """Write an item or open. The first letter is used for bytes, and the second for JSON."""
-        if body_is_octets(message):
+        if members.body_is_octets(message):
             return self._frame(letters[:1], name, message.encoded(OCTETS_ONLY))
         return self._frame(letters[1:], name, message.encoded(JSON_ONLY))
 

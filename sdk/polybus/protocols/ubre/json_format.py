@@ -23,26 +23,8 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...speedups import native
 from .._shared import MAX_INT, too_large
-from .members import (
-    JSON_ONLY,
-    OCTETS_ONLY,
-    WIRE_RULES,
-    ChannelMembers,
-    body_is_octets,
-    check_id,
-    check_subject,
-    credit,
-    end,
-    error,
-    error_body,
-    extras_of,
-    named_in_body,
-    opening,
-    refuse,
-    refuse_json,
-    unencodable,
-    with_subject,
-)
+from . import members
+from .members import JSON_ONLY, OCTETS_ONLY, WIRE_RULES, ChannelMembers, refuse, refuse_json
 
 # The kinds of the hot path as plain names: an attribute of an enum class costs three times as much.
 _REQUEST, _NOTIFY, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
@@ -71,8 +53,8 @@ _SHAPES: Final[Mapping[str, tuple[tuple[type[Struct], ...], list[Any]]]] = {
 
 
 def _shape(verb: str, strict: bool) -> type[Struct]:
-    bases, members = _SHAPES[verb]
-    return msgspec.defstruct(verb, [(verb, Any), *members], bases=bases, forbid_unknown_fields=strict, gc=False)
+    bases, fields = _SHAPES[verb]
+    return msgspec.defstruct(verb, [(verb, Any), *fields], bases=bases, forbid_unknown_fields=strict, gc=False)
 
 
 _Request: Final[Any] = _shape("request", strict=False)
@@ -91,13 +73,13 @@ class JsonReader:
             "success": self._success,
             "publish": self._publish,
             "item": lambda fields: self._with_body(Message(_ITEM, "", self._id(fields.item)), fields),
-            "fail": lambda fields: error(self._id(fields.fail), fields.body, fields, limits),
+            "fail": lambda fields: members.error(self._id(fields.fail), fields.body, fields, limits),
             "subscribe": lambda fields: self._interest(Kind.SUBSCRIBE, fields.subscribe),
             "unsubscribe": lambda fields: self._interest(Kind.UNSUBSCRIBE, fields.unsubscribe),
             "cancel": lambda fields: Message(Kind.CANCEL, "", self._id(fields.cancel)),
             "open": self._open,
-            "credit": lambda fields: credit(self._id(fields.credit), fields),
-            "end": lambda fields: end(self._id(fields.end), fields),
+            "credit": lambda fields: members.credit(self._id(fields.credit), fields),
+            "end": lambda fields: members.end(self._id(fields.end), fields),
         }
         self._by_verb: dict[str, _Reader] = {}
         # By the third byte of a frame, `{"r...`. The first verb above with a letter gets it.
@@ -157,8 +139,7 @@ class JsonReader:
         return message
 
     def _read_any(self, frame: bytes) -> Message:
-        members = _members(frame)
-        verbs = [name for name in members if name in self._by_verb]
+        verbs = [name for name in _members(frame) if name in self._by_verb]
         if not verbs:
             raise refuse("no UBRE verb in the message", "unknown_type")
         if len(verbs) > 1:
@@ -170,15 +151,15 @@ class JsonReader:
         id = fields.id
         if id is UNSET:
             # The document's {"request": id, "body": {"subject", "body"}}; any other body is for the subject "".
-            found = named_in_body(fields.body)
+            found = members.named_in_body(fields.body)
             named, body = ("", fields.body) if found is None else (found.subject, found.body)
             fields = _Request(named, fields.request, body, fields.ttl, fields.headers)
             id = fields.id
         if type(id) is not str or not 0 < len(id) <= self._short_id:
-            check_id(id, self._limits.id)
+            members.check_id(id, self._limits.id)
         subject = fields.request
         if type(subject) is not str or len(subject) > self._short_subject or not subject.isprintable():
-            check_subject(subject, self._limits.subject, id, empty=True)
+            members.check_subject(subject, self._limits.subject, id, empty=True)
         message = Message(_REQUEST, subject, id)
         ttl = fields.ttl
         if ttl is not None:
@@ -197,7 +178,7 @@ class JsonReader:
     def _publish(self, fields: Any) -> Message:
         subject = fields.publish
         if type(subject) is not str or not 0 < len(subject) <= self._short_subject or not subject.isprintable():
-            check_subject(subject, self._limits.subject)
+            members.check_subject(subject, self._limits.subject)
         message = Message(_PUBLISH, subject)
         if fields.headers is not None:
             message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers)
@@ -210,7 +191,7 @@ class JsonReader:
     def _success(self, fields: Any) -> Message:
         id = fields.success
         if type(id) is not str or not 0 < len(id) <= self._short_id:
-            check_id(id, self._limits.id)
+            members.check_id(id, self._limits.id)
         message = Message(_RESPONSE, "", id)
         try:
             if fields.headers is not None:
@@ -227,8 +208,8 @@ class JsonReader:
 
     def _open(self, fields: Any) -> Message:
         id = self._id(fields.open)
-        check_subject(fields.subject, self._limits.subject, id, empty=True)
-        return self._with_body(opening(id, fields.subject, fields, self._limits), fields, id)
+        members.check_subject(fields.subject, self._limits.subject, id, empty=True)
+        return self._with_body(members.opening(id, fields.subject, fields, self._limits), fields, id)
 
     def _with_body(self, message: Message, fields: Any, answer_id: Any = None) -> Message:
         raw = bytes(fields.body)
@@ -246,12 +227,12 @@ class JsonReader:
         return message
 
     def _interest(self, kind: Kind, subject: Any) -> Message:
-        check_subject(subject, self._limits.subject)
+        members.check_subject(subject, self._limits.subject)
         return Message(kind, subject)
 
     def _id(self, id: Any) -> Any:
         if type(id) is not str or not 0 < len(id) <= self._short_id:
-            check_id(id, self._limits.id)
+            members.check_id(id, self._limits.id)
         return id
 
 
@@ -300,7 +281,7 @@ class JsonWriter:
                 return self._with_body((b'{"success":', _quoted_id(id)), message)
             return self._write_rare(kind, message, id)
         except UnicodeEncodeError as error:
-            raise unencodable(error) from error
+            raise members.unencodable(error) from error
 
     def _write_request(self, message: Message, id: Any) -> bytes:
         if self._spec:
@@ -314,7 +295,7 @@ class JsonWriter:
         try:
             name, quoted = self.quote(subject), _encode(id) if type(id) is str else _quoted_id(id)
         except UnicodeEncodeError as error:
-            raise unencodable(error) from error
+            raise members.unencodable(error) from error
         left = _encode(int(ttl * 1000 + 0.5))  # as in `milliseconds`
         body = b"" if raw is None else b',"body":' + raw
         return b"".join((b'{"request":', name, b',"id":', quoted, body, b',"ttl":', left, b"}"))  # faster than `%`
@@ -323,7 +304,7 @@ class JsonWriter:
         try:
             quoted = _encode(id) if type(id) is str else _quoted_id(id)
         except UnicodeEncodeError as error:
-            raise unencodable(error) from error
+            raise members.unencodable(error) from error
         body = b"" if raw is None else b',"body":' + raw
         frame = b"".join((b'{"success":', quoted, body, b"}"))
         if len(frame) > self._limits.message:
@@ -334,7 +315,7 @@ class JsonWriter:
         try:
             name = self.quote(subject) if subject else self._named(subject)
         except UnicodeEncodeError as error:
-            raise unencodable(error) from error
+            raise members.unencodable(error) from error
         return b"".join((b'{"publish":', name, b',"body":', raw, b"}"))
 
     def _with_body(self, start: tuple[bytes, ...], message: Message) -> bytes:
@@ -345,11 +326,11 @@ class JsonWriter:
         return b"".join((*start, *body, self._rest(message)))
 
     def _rest(self, message: Message) -> bytes:
-        extras = extras_of(message, self._limits)
+        extras = members.extras_of(message, self._limits)
         return b"," + extras[1:] if extras else b"}"
 
     def _write_document(self, message: Message, id: Any) -> bytes:
-        body = with_subject(self.quote(message.subject), message.encoded(JSON_ONLY))
+        body = members.with_subject(self.quote(message.subject), message.encoded(JSON_ONLY))
         inner = () if body is None else (b',"body":', body)
         return b"".join((b'{"request":', _quoted_id(id), *inner, self._rest(message)))
 
@@ -357,7 +338,7 @@ class JsonWriter:
         if kind is _ITEM:
             return b"".join((b'{"item":', _quoted_id(id), self._item_body(message), b"}"))
         if kind is Kind.ERROR:
-            body = _encode(error_body(message))
+            body = _encode(members.error_body(message))
             return b"".join((b'{"fail":', _quoted_id(id), b',"body":', body, self._rest(message)))
         if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
             return b'{"%b":%b}' % (kind.value.encode(), self._named(message.subject))
@@ -371,7 +352,7 @@ class JsonWriter:
         raise Unsupported(f"UBRE cannot carry a {kind.value} message")
 
     def _item_body(self, message: Message) -> bytes:
-        if body_is_octets(message):
+        if members.body_is_octets(message):
             return b',"data":' + _encode(message.encoded(OCTETS_ONLY))
         raw = message.encoded(JSON_ONLY)
         return b"" if raw is None else b',"body":' + raw

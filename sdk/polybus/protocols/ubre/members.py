@@ -6,7 +6,6 @@ handle ordinary cases inline and call these rules for all other cases, so that e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -73,8 +72,6 @@ OCTETS_ONLY: Final = (OCTETS,)
 
 
 class SubjectInBody(Struct, gc=False, forbid_unknown_fields=True):
-    """The body of a request in the document's dialect."""
-
     subject: str
     body: Raw = Raw()
 
@@ -108,9 +105,7 @@ def error(id: Any, body: Any, extras: ChannelMembers, limits: Limits) -> Message
 
 
 def _bare_error(body: Any) -> tuple[Code, dict[str, Any]]:
-    """Return the code and facts of an error without a code. The npm package writes an Error as ``{"name", "message",
-    "stack"}``.
-    """
+    """Read an error without a code. The npm package writes an Error as ``{"name", "message", "stack"}``."""
     if isinstance(body, str):
         return Code.UNIMPLEMENTED if body == NOT_FOUND else Code.UNKNOWN, error_facts(body, None, None)
     return Code.UNKNOWN, error_facts(body.get("message") if isinstance(body, dict) else None, None, body)
@@ -150,9 +145,7 @@ def body_is_octets(message: Message) -> bool:
 
 
 def with_subject(quoted_subject: bytes, body: bytes | None) -> bytes | None:
-    """Add the subject to a JSON body. An empty subject is left out unless a reader could mistake part of the body for a
-    subject.
-    """
+    """Add the subject to a JSON body. An empty one is left out unless a reader could mistake the body for a subject."""
     if quoted_subject == b'""' and (body is None or not (b'"subject"' in body or b"\\" in body)):
         return body
     if body is None:
@@ -165,56 +158,32 @@ def error_body(message: Message) -> str:
 
 
 def extras_of(message: Message, limits: Limits, spec: bool = False) -> bytes:
-    members: dict[str, Any] = {"spec": True} if spec else {}
+    kind, code, members = message.kind, message.code, dict[str, Any]()
+    if spec:
+        members["spec"] = True
     if message.headers:
         WIRE_RULES.check_local_headers(message.headers, limits.headers)
         members["headers"] = message.headers
-    add = _ADD.get(message.kind)
-    if add is not None:
-        add(members, message)
-    return _encode(members) if members else b""
-
-
-def _add_ttl(members: dict[str, Any], message: Message) -> None:
-    if message.ttl is not None:
+    if message.ttl is not None and kind in _WITH_TTL:
         members["ttl"] = milliseconds(message.ttl)
-
-
-def _add_opening(members: dict[str, Any], message: Message) -> None:
-    _add_ttl(members, message)
-    members["mode"], members["n"], members["hops"] = opening_facts(message)
-
-
-def _add_end(members: dict[str, Any], message: Message) -> None:
-    if message.code:  # None and OK are a clean end
-        members["text"] = _text(message)
-        _add_failure(members, message)
-
-
-def _add_error(members: dict[str, Any], message: Message) -> None:
-    if message.code is Code.UNIMPLEMENTED:  # the body is "NotFound"
-        members["text"] = _text(message)
-    _add_failure(members, message)
-
-
-def _add_failure(members: dict[str, Any], message: Message) -> None:
-    members["code"] = int(Code.UNKNOWN if message.code is None else message.code)
-    reason, detail = message.attributes.get("reason"), message.attributes.get("detail")
-    if reason is not None:
-        members["reason"] = reason
-    if detail is not None:
-        members["detail"] = Raw(JSON.encode(detail))
+    if kind is Kind.OPEN:
+        members["mode"], members["n"], members["hops"] = opening_facts(message)
+    elif kind is Kind.CREDIT:
+        members["n"] = message.attributes.get("credit", 0)
+    elif kind is Kind.ERROR or (kind is Kind.END and code):  # None and OK are a clean end
+        if kind is Kind.END or code is Code.UNIMPLEMENTED:  # otherwise the body is the text
+            members["text"] = _text(message)
+        members["code"] = int(Code.UNKNOWN if code is None else code)
+        reason, detail = message.attributes.get("reason"), message.attributes.get("detail")
+        if reason is not None:
+            members["reason"] = reason
+        if detail is not None:
+            members["detail"] = Raw(JSON.encode(detail))
+    return _encode(members) if members else b""
 
 
 def _text(message: Message) -> str:
     return str(message.attributes.get("text") or "")
 
 
-_ADD: Final[Mapping[Kind, Callable[[dict[str, Any], Message], None]]] = {
-    Kind.REQUEST: _add_ttl,
-    Kind.NOTIFY: _add_ttl,
-    Kind.OPEN: _add_opening,
-    Kind.CREDIT: lambda members, message: members.update(n=message.attributes.get("credit", 0)),
-    Kind.END: _add_end,
-    Kind.ERROR: _add_error,
-}
+_WITH_TTL: Final = (Kind.REQUEST, Kind.NOTIFY, Kind.OPEN)

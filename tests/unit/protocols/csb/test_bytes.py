@@ -468,18 +468,6 @@ def frames() -> st.SearchStrategy[bytes]:
     return st.builds(lambda *parts: b"".join(parts), heads, lengths | st.just(b""), st.binary(max_size=40))
 
 
-@given(frames() | st.binary(max_size=40))
-def test_any_bytes_give_messages_or_a_refusal(frame: bytes) -> None:
-    for codec in (CODEC, WRAPPED):
-        try:
-            [message] = codec.decode(frame)
-        except RemoteProtocolError as error:
-            assert error.protocol == "csb"
-        else:
-            assert isinstance(message, Message)
-            _ = message.body
-
-
 @given(st.lists(frames(), max_size=8))
 def test_a_session_takes_any_bytes(given_frames: list[bytes]) -> None:
     for adapter, head in ((Csb(), b""), (Csb(side="broker-server"), (7).to_bytes(4))):

@@ -10,8 +10,7 @@ import pytest
 from polybus import Kind, Limits, Message, Unauthorized
 from polybus.plugins import CloseWanted, Ready, Refused, Role
 from polybus.protocols import Jrep
-from polybus.protocols.jrep.handshake import ACTIONS, EVENTS, FIRST, VERBS, Dialect, FederationState, step_of
-from polybus.protocols.jrep.states import STATES as BUS_STATES
+from polybus.protocols.jrep.handshake import VERBS, Dialect, FederationState, step_of
 from tests.doubles.driven import Driven
 
 DIALECTS: tuple[Dialect, ...] = ("auto", "v3", "legacy")
@@ -58,20 +57,6 @@ def shaken(client: Jrep, server: Jrep) -> tuple[Driven, Driven]:
     return here, there
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("role", ROLES)
-def test_every_state_has_an_answer_to_every_verb(role: Role, dialect: Dialect) -> None:
-    assert FIRST[role, dialect] in STATES_OF[role]
-    for state in STATES_OF[role]:
-        for event in EVENTS:
-            step = step_of(role, dialect, state, event)
-            assert step.action in ACTIONS
-            assert step.then in STATES_OF[role]
-            assert (step.then is FederationState.CLOSED) <= (
-                step.action in ("violate", "leave", "renew") or state is FederationState.CLOSED
-            )
-
-
 PARTS: list[dict[str, Any]] = [{}, {"Subject": "a"}, {"RemoteServices": "a,b"}, {"CapabilitiesFlags": "x"}]
 
 
@@ -83,10 +68,10 @@ def test_a_session_survives_every_verb_in_every_state(role: Role, dialect: Diale
         one = session(role, dialect)
         one.federation.state = state
         one.receive(command("ServerBus" if role == "server" else "ClientBus", verb, **parts), 1.0)
-        step = step_of(role, dialect, state, verb if verb in VERBS else "unknown")
+        action, then = step_of(role, dialect, state, verb if verb in VERBS else "unknown")
         refused = [event for event in one.events() if isinstance(event, Refused)]
-        assert one.federation.state is step.then or refused
-        if step.action in ("refuse", "violate", "expired"):
+        assert one.federation.state is then or refused
+        if action in ("refuse", "violate", "expired"):
             assert len(refused) == 1
 
 
@@ -293,12 +278,6 @@ def test_how_often_a_peer_beats_says_nothing_of_how_often_this_side_does() -> No
     assert beats == [10.0]
     server.tick(14.0)
     assert CloseWanted(1006, "no heartbeat for too long") in server.events()
-
-
-def test_every_state_of_a_bus_has_an_answer_to_every_event() -> None:
-    for following in BUS_STATES.values():
-        assert set(following) == {"up", "lost", "gone", "trying", "left"}
-        assert set(following.values()) <= set(BUS_STATES)
 
 
 @pytest.mark.parametrize(

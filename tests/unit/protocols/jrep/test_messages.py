@@ -128,11 +128,6 @@ def among(value: str) -> list[RemoteProtocolError]:
     return [message for message in found if isinstance(message, RemoteProtocolError)]
 
 
-def test_one_undecodable_message_among_a_hundred_is_refused_alone() -> None:
-    (error,) = among('{"^EncodedType":"java.lang.Integer","^NumVal":"x"}')
-    assert "java.lang.Integer" in error.text
-
-
 ANSWER = '"ReplyTo":"n:1:RespondTo:RPC","ErrorTo":"n:1:Errors:RPC"'
 
 

@@ -149,6 +149,11 @@ def test_signatures_are_those_of_ordinary_java_interfaces() -> None:
     assert SERVICE.method("f", float, bool, int | None).name == "com.acme.Service:RPC.f:double:boolean:java.lang.Integer:"
     named = SERVICE.method("g", "String", "long[]", "[I", "java.util.List<java.lang.Long>", list["java.lang.Long"])  # type: ignore[name-defined]  # noqa: F821
     assert named.name == "com.acme.Service:RPC.g:java.lang.String:long[]:[I:java.util.List:java.util.List:"
+    assert SERVICE.method("h", list[int], dict[str, int], Any) == SERVICE.method("h", "List", "Map", "Object")
+    assert SERVICE.method("h", str | None, list[str] | None) == SERVICE.method("h", str, list)
+    for kind in (complex, int | str):
+        with pytest.raises(TypeError, match="no Java name"):
+            SERVICE.method("h", kind)
 
 
 @pytest.mark.parametrize("text", ["", "java.util.List<", "List<>", "a b", "int,", "java.util.List<a>>", "<a>", "int[", "a<b>c"])
@@ -255,4 +260,4 @@ def test_a_function_that_cannot_be_a_method_is_refused_when_it_is_registered() -
     with pytest.raises(TypeError, match="bare takes 2 arguments, but 1 types are given"):
         interface.handle(bus, "bare", "int")(bare)
     with pytest.raises(TypeError, match=r"pass a Bus or a Router, as in @interface\.handle\(bus\)"):
-        interface.handle(bare)  # type: ignore[arg-type]
+        interface.handle(bare)

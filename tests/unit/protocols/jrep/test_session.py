@@ -49,20 +49,6 @@ def reasons(one: Driven) -> list[str]:
     return [event.error.reason for event in one.events() if isinstance(event, Refused)]
 
 
-def test_a_request_and_its_answer_have_one_key() -> None:
-    client, server = pair()
-    key = client.send(Message(Kind.REQUEST, "user.get", body={"id": 7}, ttl=2.0), 0.0)
-    carry(client, server)
-    (asked,) = messages(server)
-    assert (asked.kind, asked.subject, asked.body, asked.ttl) == (Kind.REQUEST, "user.get", {"id": 7}, 2.0)
-    assert asked.id != key
-    answer = Message(Kind.RESPONSE, asked.subject, asked.id, body="Ann")
-    server.send(answer, 0.0)
-    carry(server, client)
-    (answered,) = messages(client)
-    assert (answered.kind, answered.id, answered.body) == (Kind.RESPONSE, key, "Ann")
-
-
 def test_keys_are_never_given_twice_and_cannot_be_guessed() -> None:
     client, _ = pair()
     keys = [client.send(Message(Kind.REQUEST, "a"), 0.0) for _ in range(100)]

@@ -55,11 +55,7 @@ EITHER_BODY: list[tuple[Kind, dict[str, Any], bytes]] = [
     (Kind.ITEM, {"id": "x-1", "body": b""}, frame("i", "x-1", b"", REST)),
     (Kind.CREDIT, {"id": "x-1", "attributes": {"credit": 5}}, frame("K", 'x-1\0{"n":5}')),
     (Kind.END, {"id": "x-1"}, frame("E", "x-1")),
-    (
-        Kind.END,
-        failed("x", Code.CANCELLED, "gone", "r", 1),
-        frame("E", 'x\0{"text":"gone","code":1,"reason":"r","detail":1}'),
-    ),
+    (Kind.END, failed("x", Code.CANCELLED, "gone", "r", 1), frame("E", 'x\0{"text":"gone","code":1,"reason":"r","detail":1}')),
 ]
 JSON_BODY: list[tuple[Kind, dict[str, Any], bytes]] = [
     (Kind.PUBLISH, {"subject": "t", "body": {"x": [1, 2.5]}}, frame("P", "t", b'{"x":[1,2.5]}')),

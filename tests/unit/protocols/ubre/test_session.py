@@ -11,7 +11,7 @@ import pytest
 
 import polybus.protocols
 from polybus import Bus
-from polybus.errors import Code, LocalProtocolError, RemoteProtocolError, TooLarge
+from polybus.errors import Code, LocalProtocolError, TooLarge
 from polybus.limits import Limits
 from polybus.message import Kind, Message
 from polybus.plugins import CloseWanted, Ready, Refused
@@ -48,12 +48,6 @@ def test_it_is_ready_at_once_and_writes_nothing_by_itself(session: Driven) -> No
     session.forget("x", 5.0)
     session.close(1000, "bye", 5.0)
     assert (session.next_tick(), session.frames_to_send(), session.events()) == (None, [], [])
-
-
-def test_it_says_what_the_wire_can_carry(session: Driven) -> None:
-    able = session.capabilities
-    assert able.publish and able.subscribe and able.headers and able.deadlines and able.extensions and able.shared_publish
-    assert (able.patterns, able.many_peers, able.announce) == (False, False, "client")
 
 
 def test_ids_are_a_random_token_and_a_number(session: Driven) -> None:
@@ -132,24 +126,6 @@ def test_a_frame_above_the_limit_ends_the_connection_and_is_not_queued_here() ->
     assert session.frames_to_send() == []
     session.send(Message(Kind.PUBLISH, "t", body="x" * 10), 0.0)
     assert len(session.frames_to_send()) == 1
-
-
-def test_frames_and_events_are_given_once_and_in_order_and_after_the_end_no_more(session: Driven) -> None:
-    for number in range(3):
-        session.send(Message(Kind.PUBLISH, "t", body=number), 0.0)
-        session.receive(b'{"publish":"t","body":%d}' % number, 0.0)
-    assert [frame[-2:-1] for frame in session.frames_to_send()] == [b"0", b"1", b"2"]
-    assert [event.body for event in session.events() if isinstance(event, Message)] == [0, 1, 2]
-    assert (session.frames_to_send(), session.events()) == ([], [])
-    session.send(Message(Kind.PUBLISH, "t"), 0.0)
-    session.connection_lost("reset")
-    assert session.frames_to_send() == []
-
-
-def test_refusals_carry_the_first_bytes_of_the_frame(session: Driven) -> None:
-    [refused] = received(session, '{"x":"' + "y" * 500 + '"}')
-    assert isinstance(refused.error, RemoteProtocolError)
-    assert refused.error.frame == b'{"x":"' + b"y" * 194
 
 
 @pytest.mark.parametrize(
