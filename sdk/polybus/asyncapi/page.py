@@ -90,31 +90,18 @@ class _Page:
         if self._live is not None:
             attributes = f' data-live="{escape(self._live)}"'
             script = f"{_asset('javascript', 'polybus.js')}\n{script}"
-        error = self._error_name()
-        schemas = [name for name in self._schemas if name != error]
+        errors = {_name_of(message["payload"]["allOf"][0]) for message in self._messages.values() if _is_error(message)}
+        schemas = [name for name in self._schemas if name not in errors]
         data = to_text(self._document).replace("<", "\\u003c")
         text = _PAGE.format(
-            title=title,
-            version=escape(info["version"]),
-            attributes=attributes,
-            style=_asset("asyncapi", "page.css"),
-            script=script,
+            title=title, version=escape(info["version"]), attributes=attributes, style=_asset("asyncapi", "page.css"),
             intro=f'<div class="intro">{_prose(info["description"])}</div>' if info.get("description") else "",
-            servers=self._servers(),
-            access=_ACCESS if self._live is not None else "",
-            navigation=self._navigation(schemas),
+            servers=self._servers(), access=_ACCESS if self._live is not None else "", navigation=self._navigation(schemas),
             operations="\n".join(starmap(self._group, self._groups().items())) or "<p>There are no operations.</p>",
-            schemas="".join(map(self._component, schemas)),
-            has_schemas="" if schemas else " hidden",
-            document=data,
-        )
+            schemas="".join(map(self._component, schemas)), has_schemas="" if schemas else " hidden",
+            document=data, script=script,
+        )  # fmt: skip
         return text.replace("POLICY", escape(policy(text)), 1)
-
-    def _error_name(self) -> str:
-        for message in self._messages.values():
-            if _is_error(message):
-                return str(message["payload"]["allOf"][0]["$ref"]).removeprefix(REFERENCE)
-        return ""
 
     # -- the list ----------------------------------------------------------------------------------------------------------
 
@@ -342,15 +329,9 @@ class _Page:
 
 
 _LIMITS: Final = {
-    "minimum": "at least",
-    "maximum": "at most",
-    "exclusiveMinimum": "more than",
-    "exclusiveMaximum": "less than",
-    "minLength": "minimum length",
-    "maxLength": "maximum length",
-    "minItems": "minimum number of items",
-    "maxItems": "maximum number of items",
-    "pattern": "matches",
+    **{"minimum": "at least", "maximum": "at most", "exclusiveMinimum": "more than", "exclusiveMaximum": "less than"},
+    **{"minLength": "minimum length", "maxLength": "maximum length"},
+    **{"minItems": "minimum number of items", "maxItems": "maximum number of items", "pattern": "matches"},
 }
 
 

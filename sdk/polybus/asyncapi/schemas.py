@@ -200,18 +200,10 @@ def _name(kind: Any) -> str:
 
 _DEEP: Final = 6
 _TEXTS: Final = {
-    "date-time": "2027-01-31T12:00:00Z",
-    "date": "2027-01-31",
-    "time": "12:00:00Z",
-    "duration": "PT1H",
-    "uuid": "00000000-0000-4000-8000-000000000000",
-    "uuid4": "00000000-0000-4000-8000-000000000000",
-    "decimal": "1.5",
-    "email": "ann@example.org",
-    "uri": "https://example.org",
-    "ipv4": "192.0.2.1",
-    "ipv6": "2001:db8::1",
-    "ipvanyaddress": "192.0.2.1",
+    **{"date-time": "2027-01-31T12:00:00Z", "date": "2027-01-31", "time": "12:00:00Z", "duration": "PT1H", "decimal": "1.5"},
+    **dict.fromkeys(("uuid", "uuid4"), "00000000-0000-4000-8000-000000000000"),
+    **{"ipv4": "192.0.2.1", "ipvanyaddress": "192.0.2.1", "ipv6": "2001:db8::1"},
+    **{"email": "ann@example.org", "uri": "https://example.org"},
 }
 
 
@@ -242,8 +234,8 @@ def _value(schema: Any, components: dict[str, Schema], within: tuple[str, ...]) 
     for key in ("default", "const"):
         if key in schema:
             return schema[key]
-    if schema.get("examples") or schema.get("enum"):
-        return (schema.get("examples") or schema["enum"])[0]
+    if listed := schema.get("examples") or schema.get("enum"):
+        return listed[0]
     if (reference := schema.get("$ref")) is not None:
         if reference in within or len(within) > _DEEP:
             raise _Endless
@@ -259,10 +251,9 @@ def _value(schema: Any, components: dict[str, Schema], within: tuple[str, ...]) 
         items = schema.get("items", {})
         if isinstance(items, list):
             return [_value(one, components, within) for one in items]
-        try:
+        with suppress(_Endless):
             return [_value(items, components, within)] if isinstance(items, dict) and items else []
-        except _Endless:
-            return []
+        return []
     if kind in ("integer", "number"):
         least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + (1 if "exclusiveMinimum" in schema else 0))
         return least or 1

@@ -32,16 +32,11 @@ _CANCEL: Final = b"polybus.cancel.v1"
 _MOST: Final = 64
 _BATCH: Final = 256
 _CODES: Final[Mapping[int, Code]] = {
-    400: Code.INVALID_ARGUMENT,
-    404: Code.UNIMPLEMENTED,
-    405: Code.UNIMPLEMENTED,
-    408: Code.DEADLINE_EXCEEDED,
-    413: Code.RESOURCE_EXHAUSTED,
-    415: Code.INVALID_ARGUMENT,
-    421: Code.PERMISSION_DENIED,
-    429: Code.RESOURCE_EXHAUSTED,
-    503: Code.UNAVAILABLE,
-    504: Code.DEADLINE_EXCEEDED,
+    **dict.fromkeys((400, 415), Code.INVALID_ARGUMENT),
+    **dict.fromkeys((404, 405), Code.UNIMPLEMENTED),
+    **dict.fromkeys((408, 504), Code.DEADLINE_EXCEEDED),
+    **dict.fromkeys((413, 429), Code.RESOURCE_EXHAUSTED),
+    **{421: Code.PERMISSION_DENIED, 503: Code.UNAVAILABLE},
 }
 """Codes for requests that a server, or a proxy in front of the server, did not deliver (up-l2 dispatchers)."""
 
@@ -66,9 +61,8 @@ class EventsClient(HttpClient):
         """Connect to a server that is up and admits the client, as far as this can be checked without sending an event."""
         made = cls(url, tls, options)
         try:
-            with bounded(
-                url, options.host.limits.connect_timeout, "asking the server whether it is up (Limits.connect_timeout)"
-            ):
+            doing = "asking the server whether it is up (Limits.connect_timeout)"
+            with bounded(url, options.host.limits.connect_timeout, doing):
                 status, _, body = await made.ask("OPTIONS", url)
             away = turned_away(status, body)
             if away is not None and away.error is not None:
@@ -89,9 +83,7 @@ class EventsClient(HttpClient):
             super().send(frame)
 
     def _cancelled(self, frame: bytes) -> bool:
-        """Cancel a waiting request if the frame is a cancel. The server notices this because the request's connection is
-        closed.
-        """
+        """Cancel a waiting request if the frame is a cancel. The server notices that the request's connection is closed."""
         if _CANCEL not in frame:
             return False
         attributes, _, _ = self._codec.reader.parts(frame)
@@ -159,8 +151,7 @@ class EventsClient(HttpClient):
             return [self._undelivered(asked, Code.DEADLINE_EXCEEDED, f"{self.address} did not answer in time")]
         if _has_event(headers):
             try:
-                lower = {name.lower(): value for name, value in headers.items()}
-                frames = frames_of(lower, body, self._adapter, self._limits)
+                frames = frames_of({name.lower(): v for name, v in headers.items()}, body, self._adapter, self._limits)
                 if any(self._codec.reader.parts(frame)[0].get("reqid") == asked["id"] for frame in frames):
                     return frames
             except (RemoteProtocolError, ValueError, RecursionError) as error:

@@ -1,45 +1,10 @@
 """The command line at a real NATS server."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from .conftest import Run
-from .nats_servers import NatsServer, certified, nats_server
-
-
-def test_request_serve_publish_and_subscribe(run: Run, server: NatsServer, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(
-        "from polybus import Bus\nbus = Bus()\n@bus.handle('echo')\nasync def echo(body: object) -> object: return body\n"
-    )
-    assert "no subscriber for this subject" in run("request", server.url, "echo", "7").err
-    serve = subprocess.Popen(
-        [sys.executable, "-m", "polybus", "serve", "app:bus", server.url], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    )
-    listen = subprocess.Popen(
-        [sys.executable, "-m", "polybus", "subscribe", server.url, "news.*", "--json", "--count", "1"],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert serve.stdout is not None and listen.stdout is not None
-        assert serve.stdout.readline().startswith("serving nats+tcp://")
-        asked = run("request", server.url, "echo", '{"a": [1]}')
-        assert (json.loads(asked.out), asked.err) == ({"a": [1]}, "")
-        heard = ""
-        while not heard:  # until the subscriber is there
-            assert run("publish", server.url, "news.today", '{"n": 1}').status == 0
-            if listen.poll() is not None:
-                heard = listen.stdout.read()
-        assert json.loads(heard.splitlines()[0]) == {"subject": "news.today", "body": {"n": 1}, "headers": {}}
-        serve.terminate()
-        assert serve.wait(30) == 0
-    finally:
-        for process in (serve, listen):
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+from .nats_servers import certified, nats_server
 
 
 def with_tls(folder: Path, more: str = "") -> str:
@@ -92,44 +57,6 @@ def test_an_engine_that_wants_client_certificates_gets_that_of_cert_and_key(run:
         assert run("dead", "list", f"{url}/shop", *shown).out.startswith("no dead letters")
         for at in (url, f"{url}/shop"):
             assert run("doctor", at, *shown).status == 0
-
-
-def test_a_recording_proxy_stands_between_client_and_server(run: Run, server: NatsServer, tmp_path: Path) -> None:
-    folder = tmp_path / "captures"
-    proxy = subprocess.Popen(
-        [sys.executable, "-m", "polybus", "record", server.url, str(folder), "--listen", "nats+tcp://127.0.0.1:0"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
-        assert proxy.stdout is not None
-        line = proxy.stdout.readline()
-        url = next(word for word in line.split() if word.startswith("nats+tcp://127.0.0.1:")).rstrip(",;:")
-        assert "no subscriber for this subject" in run("request", url, "echo", "7").err
-        proxy.terminate()
-        proxy.wait(30)
-    finally:
-        proxy.kill()
-        proxy.wait()
-        assert proxy.stdout is not None
-        proxy.stdout.close()
-    shown = run("capture", "info", str(folder))
-    assert shown.status == 0, shown.err
-    assert "nats" in shown.out
-
-
-def test_doctor_takes_every_step_and_tells_whether_a_server_has_jetstream(run: Run, server: NatsServer, tmp_path: Path) -> None:
-    with nats_server("wheel", f'jetstream {{ store_dir: "{tmp_path}" }}') as keeping:
-        done = run("doctor", keeping.url + "/shop")
-        assert done.status == 0
-        assert "0 streams, 0 consumers" in done.out
-        assert "there is no other node in the cluster 'shop'" in done.err
-    done = run("doctor", server.url)
-    assert done.status == 0
-    assert "a nats network, with wildcards" in done.out
-    assert "no handler, as expected" in done.out
-    done = run("doctor", server.url + "/shop")
-    assert done.status == 0
-    assert "jetstream: off: only Store and durable= require it" in done.err
 
 
 def test_publish_subscribe_and_request_say_that_the_server_does_not_allow_it(run: Run) -> None:

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import anyio
-
-from polybus import Bus, Code, Context, NotFound, connect
+from polybus import Bus, Context, NotFound, connect
 from tests.support import eventually
 from tests.unit.opentelemetry.spans import Traces
 
@@ -70,23 +68,6 @@ async def test_an_error_of_ours_is_one_of_the_service_convention_for_them(server
         assert answer.headers["Nats-Service-Error-Code"] == "5"
         assert answer.headers["Polybus-Reason"] == "no_user"
         assert answer.data == b'{"id":7}'
-
-
-async def test_a_deadline_of_theirs_stops_our_handler(server: NatsServer, theirs: NatsPy) -> None:
-    bus, stopped = Bus(), anyio.Event()
-
-    @bus.handle("slow")
-    async def slow() -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            stopped.set()
-
-    async with connect(server.url, bus=bus):
-        answer = await theirs.request("slow", headers={"Polybus-Ttl": "500"})
-        assert answer.headers is not None
-        assert answer.headers["Nats-Service-Error-Code"] == str(int(Code.DEADLINE_EXCEEDED))
-        await stopped.wait()
 
 
 async def test_our_request_reaches_their_service(server: NatsServer, theirs: NatsPy) -> None:

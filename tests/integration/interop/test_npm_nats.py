@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, Context, NoHandler, connect
+from polybus import Bus, Context, connect
 from tests.support import eventually
 
 from .nats_servers import NatsServer
@@ -49,30 +49,6 @@ async def test_their_request_reaches_our_handler_with_its_headers(server: NatsSe
         assert answer["hex"] == "00ff"
         await node.tell("request", subject="echo", headers={"X-Kind": "flash", "x-two": ["a", "b"]})
         assert (headers[-1]["X-Kind"], headers[-1]["x-two"]) == ("flash", "a, b")
-
-
-async def test_a_client_of_theirs_that_drains_answers_what_it_has_and_leaves_the_rest_to_ours(
-    server: NatsServer, node: NodePeer
-) -> None:
-    bus = Bus()
-
-    @bus.handle("work")
-    async def work(body: int) -> int:
-        return body
-
-    async with connect(server.url) as client:
-        await node.tell("subscribe", subject="work", queue="q", answer="hold")
-        replies = [client.request("work", number) for number in range(50)]
-        while await node.tell("held") < 50:
-            await anyio.lowlevel.checkpoint()
-        async with connect(server.url, bus=bus):
-            await node.tell("drain_one", key="work q")
-            assert [await client.request("work", number) for number in range(50, 100)] == list(range(50, 100))
-            await node.tell("let_go")
-            assert [await reply for reply in replies] == list(range(50))
-            await node.tell("drain")
-        with pytest.raises(NoHandler):
-            await client.request("work", 1)
 
 
 async def test_a_bus_of_ours_that_drains_loses_no_request_of_theirs(server: NatsServer, node: NodePeer) -> None:

@@ -37,11 +37,9 @@ from .rules import TOLERATED, TYPES, Facts, Leniency, is_uri_reference, violatio
 from .session import UProtocolSession
 
 _TYPES: Final = {
-    Kind.PUBLISH: "pub.v1",
-    Kind.NOTIFY: "pub.v1",
+    **dict.fromkeys((Kind.PUBLISH, Kind.NOTIFY), "pub.v1"),
+    **dict.fromkeys((Kind.RESPONSE, Kind.ERROR), "res.v1"),
     Kind.REQUEST: "req.v1",
-    Kind.RESPONSE: "res.v1",
-    Kind.ERROR: "res.v1",
 }
 _HEAD: Final = ("specversion", "type", "source", "sink", "priority", "id", "ttl", "reqid", "datacontenttype")
 _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "credit", "hops", "undelivered", TOLERATED))
@@ -49,9 +47,7 @@ _NOT_WRITTEN: Final = frozenset((*_HEAD, "text", "reason", "detail", "mode", "cr
 
 @frozen(eq=False, kw_only=True)
 class UProtocolCodec:
-    """Converts between events and messages. In a message that it reads, `attributes` has all attributes and the subject is an
-    address.
-    """
+    """Converts between events and messages. The messages that it reads have all attributes, and an address as subject."""
 
     reader: JsonEventReader | ProtoReader
     writer: JsonEventWriter | ProtoWriter
@@ -122,9 +118,8 @@ class UProtocolCodec:
     def event(self, attributes: Mapping[str, Any], raw: bytes | None, format: BodyFormat) -> bytes:
         head = self.writer.head(attributes["type"], attributes["source"], attributes.get("sink"), attributes.get("priority"))
         rest = {name: value for name, value in attributes.items() if name not in _HEAD}
-        return self.writer.write(
-            head, attributes["id"], attributes.get("ttl"), attributes.get("reqid"), rest or None, raw, format
-        )
+        ttl, reqid = attributes.get("ttl"), attributes.get("reqid")
+        return self.writer.write(head, attributes["id"], ttl, reqid, rest or None, raw, format)
 
     def parts(self, message: Message) -> tuple[dict[str, Any], bytes | None, BodyFormat]:
         kind, given = message.kind, message.attributes
@@ -250,20 +245,15 @@ class UProtocol(EntityOptions):
 @lru_cache(maxsize=64)
 def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
     # An entity without authority, except the default one, means that the connection stays on one device.
-    own = entity_key(adapter.entity)
-    device_only = own.startswith("/") and not own.startswith("//") and adapter.entity != DEFAULT_ENTITY
+    device_only = not entity_key(adapter.entity).startswith("//") and adapter.entity != DEFAULT_ENTITY
     known = {DEFAULT_ENTITY} if adapter.peer is None else {DEFAULT_ENTITY, entity_key(adapter.peer)}
     local = None if device_only else frozenset(known)
     envelope = Envelope(limits, Leniency.of(adapter.mode), local)
-    levels = SubjectLevels(adapter.priorities)
+
     json, old = adapter.format == "json", adapter.profile == "up-python-1.5"
     return UProtocolCodec(
         reader=JsonEventReader(envelope, limits) if json else ProtoReader(envelope, limits),
         writer=JsonEventWriter(adapter.schema) if json else ProtoWriter(adapter.schema, old),
-        reads=frozenset({"text" if json else "binary"}),
-        writes="text" if json else "binary",
-        local=local,
-        headers_limit=limits.headers,
-        schema=adapter.schema,
-        level_of=levels.of,
-    )
+        reads=frozenset({"text" if json else "binary"}), writes="text" if json else "binary",
+        local=local, headers_limit=limits.headers, schema=adapter.schema, level_of=SubjectLevels(adapter.priorities).of,
+    )  # fmt: skip

@@ -6,9 +6,7 @@ import readline from 'node:readline'
 import { RequestError, connect, headers } from '@nats-io/transport-node'
 
 const nc = await connect({ servers: process.argv[2], reconnectTimeWait: 10 })
-const subscriptions = new Map()
 const heard = new Map()
-const held = []
 
 const say = (line) => process.stdout.write(JSON.stringify(line) + '\n')
 const bytes = (body, hex) => (hex === undefined ? (body === undefined ? undefined : JSON.stringify(body)) : Buffer.from(hex, 'hex'))
@@ -27,8 +25,6 @@ function shown(message) {
 
 const answers = {
   echo: (message) => message.respond(message.data, { headers: message.headers }),
-  who: (message) => message.respond(JSON.stringify('theirs')),
-  hold: (message) => held.push(message),
   nothing: () => undefined,
 }
 
@@ -37,26 +33,17 @@ const commands = {
   subscribe: async ({ subject, queue, answer }) => {
     const key = queue ? `${subject} ${queue}` : subject
     heard.set(key, [])
-    subscriptions.set(key, nc.subscribe(subject, {
+    nc.subscribe(subject, {
       queue,
       callback: (error, message) => {
         if (error) return say({ event: 'failed', message: error.message })
         heard.get(key).push(shown(message))
         answers[answer || 'nothing'](message)
       },
-    }))
+    })
     await nc.flush()
-  },
-  unsubscribe: async ({ key }) => {
-    subscriptions.get(key).unsubscribe()
-    await nc.flush()
-  },
-  drain_one: async ({ key }) => {
-    await subscriptions.get(key).drain()
   },
   heard: ({ key }) => heard.get(key),
-  held: () => held.length,
-  let_go: () => held.splice(0).forEach((message) => message.respond(message.data)),
   request: async ({ subject, body, hex, headers, timeout }) => {
     try {
       return shown(await nc.request(subject, bytes(body, hex), { timeout: timeout || 20000, headers: made(headers) }))
@@ -69,11 +56,6 @@ const commands = {
     const asked = Array.from({ length: count }, (_, n) => nc.request(subject, JSON.stringify(n + (from || 0)), { timeout: 20000 }))
     return (await Promise.all(asked)).map((message) => message.json())
   },
-  publish: async ({ subject, body, hex, headers, count }) => {
-    for (let n = 0; n < (count || 1); n++) nc.publish(subject, bytes(count ? n : body, hex), { headers: made(headers) })
-    await nc.flush()
-  },
-  drain: () => nc.drain(),
 }
 
 const input = readline.createInterface({ input: process.stdin })
