@@ -146,7 +146,7 @@ class Link(LinkFlow):
         self.receiver = ConnectionReceiver(self, transport, session)
         if self.urgency is not None:
             TransportFeatures.of(transport).keep_short()
-        transport.start(cast("Receiver", self.receiver))  # pyright takes a function attribute for a method
+        transport.start(cast("Receiver", self.receiver))  # pyright treats a function attribute as a method
         self._take(output, session, now)
 
     def _session_on_fabric(self, role: Role, hear: Hear) -> Session:
@@ -324,7 +324,7 @@ class Link(LinkFlow):
             if isinstance(one, Message):
                 self._deliver(one, now)
             elif isinstance(one, bytes):
-                self.transport.send(one)  # type: ignore[union-attr]  # a session stands on a transport
+                self.transport.send(one)  # type: ignore[union-attr]  # a session implies a transport
             else:
                 act_on(self, one, now)
                 if self._ending is not None:

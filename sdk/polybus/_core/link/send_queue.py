@@ -196,7 +196,7 @@ class SendQueue:
         heads = share.droppable
         while heads and not heads[0].waits:
             heads.popleft()
-        if len(heads) > 2 * share.count + 64:  # many urgent entries have left from behind one that waits
+        if len(heads) > 2 * share.count + 64:  # many urgent entries behind a waiting one have left
             share.droppable = deque(e for e in heads if e.waits)
         if not share.count:
             del self._shares[entry.peer]

@@ -60,7 +60,7 @@ class NextConnection:
 
     def start(self) -> None:
         output = self.session.start(self.runtime.time())
-        self.transport.start(cast("Receiver", self.receiver))  # pyright takes a function attribute for a method
+        self.transport.start(cast("Receiver", self.receiver))  # pyright treats a function attribute as a method
         self._take(output)
 
     def give_up(self, why: str) -> None:

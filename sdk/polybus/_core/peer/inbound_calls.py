@@ -408,10 +408,9 @@ class InboundCalls:
             return
         if waiting is None:
             waiting = self._begin_queue()
-        if len(waiting) + self.held >= self._most_waiting or not self.budget.hold(cost(call.message)):
+        if len(waiting) + self.held >= self._most_waiting or not self.peer.hold(call.message):
             self._turn_away(call, self._why_full(call))
             return
-        call.message.forget_value()
         if isinstance(waiting, PriorityQueue):
             assert link.urgency is not None
             waiting.append(call, link.urgency(call.message))
@@ -428,10 +427,9 @@ class InboundCalls:
         """Queue a call for a slot of its handler, or reject it immediately so that a cluster can try another node."""
         if self._memory is not None:
             self._memory.release_answer(call)
-        if self.held + len(self.waiting or ()) >= self._most_waiting or not self.budget.hold(cost(call.message)):
+        if self.held + len(self.waiting or ()) >= self._most_waiting or not self.peer.hold(call.message):
             self._turn_away(call, self._why_full(call))
             return
-        call.message.forget_value()
         self.held += 1
         places.wait(call, 0 if self.link.urgency is None else self.link.urgency(call.message))
 
@@ -501,7 +499,7 @@ class InboundCalls:
         while backlogged and runtime.running < runtime.limits.total_running and passed_by < _PASSED_BY:
             first: InboundCalls = next(iter(backlogged))
             del backlogged[first]
-            waiting, share = first.waiting, first.link.share
+            waiting = first.waiting
             if not waiting:
                 continue
             taken = len(first.calls) - len(waiting) - first.held + first.stopping
@@ -533,9 +531,7 @@ class InboundCalls:
             if size > LARGE:
                 _ = first.memory.charge_body(call, surely=True)  # it was charged in the queue before
             call.put_off = False
-            runtime.running += 1
-            if share is not None:
-                share.address.running += 1
+            first._count(1)
             runtime.workers.submit(call)
             if waiting:
                 backlogged[first] = None

@@ -33,15 +33,11 @@ if TYPE_CHECKING:
 class ResponseSink(Protocol):
     """Receives the results of calls, either for a peer's connection or for a `Reply` of this bus."""
 
-    def answer(self, call: Call, value: Any) -> None:
-        """Send the handler's result."""
-
+    def answer(self, call: Call, value: Any) -> None: ...
     async def answer_later(self, call: Call, value: Any) -> None:
         """Send the handler's result once a slow client has read earlier answers."""
 
-    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
-        """Send an error."""
-
+    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None: ...
     def put_off(self, call: Call) -> bool:
         """Requeue a call that has not started, if its client stopped reading. Returns True if the call was requeued."""
         ...
