@@ -1,8 +1,7 @@
-"""Frames that only drip have a bound together. What a slow line does to one connection is in `transports/test_liveness.py`."""
+"""Frames that only drip have a bound together. What a drip does to one connection is in `transports/test_liveness.py`."""
 
 import struct
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -14,36 +13,6 @@ from polybus._core.link.state import State
 from polybus.plugins import Closed
 from tests.loops import both_backends  # noqa: F401
 from tests.support import eventually
-
-SLICE, PAUSE = 4_000, 0.05
-"""80 kB/s."""
-
-
-@asynccontextmanager
-async def slow_line(port: int) -> AsyncIterator[int]:
-    """A proxy before a port of this machine; gives its own."""
-
-    async def pump(source: anyio.abc.SocketStream, sink: anyio.abc.SocketStream) -> None:
-        due = anyio.current_time()
-        with suppress(anyio.EndOfStream):
-            while True:
-                data = await source.receive(SLICE)
-                await sink.send(data)
-                # What a busy machine has slept too long is made up for.
-                due = max(due, anyio.current_time() - 1.0) + PAUSE * len(data) / SLICE
-                await anyio.sleep_until(due)
-
-    async def serve(near: anyio.abc.SocketStream) -> None:
-        async with near, await anyio.connect_tcp("127.0.0.1", port) as far, anyio.create_task_group() as group:
-            group.start_soon(pump, near, far)
-            await pump(far, near)
-            group.cancel_scope.cancel()
-
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    async with listener, anyio.create_task_group() as group:
-        group.start_soon(listener.serve, serve)
-        yield listener.extra(anyio.abc.SocketAttribute.local_port)
-        group.cancel_scope.cancel()
 
 
 async def dripping(stack: AsyncExitStack, port: int, size: int) -> anyio.abc.SocketStream:

@@ -603,21 +603,6 @@ async def test_a_bus_may_open_so_many_channels_to_itself_and_no_more_and_leave_e
                 await stack.enter_async_context(bus.stream("large", 9))
 
 
-async def test_a_channel_whose_call_is_cancelled_leaves_nothing_behind() -> None:
-    bus, client = Bus(), Bus()
-    Large(bus, 1)
-    async with pair(bus, client=client):
-        (peer,) = client.peers
-        for _ in range(3):
-            async with client.channel("deaf") as ch:
-                await eventually(lambda: bus.stats().running == 1)
-                core_of(peer)._send_cancel(ch.id, "deaf")
-                with pytest.raises(RequestError, match="CANCELLED"):
-                    await anext(ch)
-        assert not core_of(bus.peers[0]).channels
-        assert not core_of(peer).channels
-
-
 @pytest.mark.parametrize(
     ("id", "mode", "opened", "told"),
     [

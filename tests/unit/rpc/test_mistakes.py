@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Bus, Channel, connect
+from polybus import Bus, connect
 from polybus.testing import pair
 from tests.refusal import refused
 
@@ -44,24 +44,6 @@ async def test_a_subscription_that_is_awaited_or_entered_without_async_says_how_
         pass
     with pytest.raises(TypeError, match=says):
         await subscription
-
-
-async def test_channels_are_read_item_by_item_with_a_time() -> None:
-    bus = Bus()
-
-    @bus.handle("echo")
-    async def echo(channel: Channel[int, int]) -> None:
-        async for item in channel:
-            await channel.send(item + 1)
-
-    async with pair(bus) as client, client.channel("echo", sends=int, receives=int) as channel:
-        await channel.send(1)
-        assert await channel.receive(timeout=5) == 2
-        with pytest.raises(TimeoutError, match=r"nothing arrived within 0.01 s"):
-            await channel.receive(timeout=0.01)
-        await channel.send_eof()
-        with pytest.raises(EOFError):
-            await channel.receive()
 
 
 async def test_the_failure_of_a_request_that_nobody_awaits_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

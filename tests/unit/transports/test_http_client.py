@@ -1,10 +1,12 @@
 """Requests over HTTP as the client makes them, against a server of bytes."""
 
 import gzip
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
+import anyio.abc
 import pytest
 
 from polybus.bindings.http.client import ExchangeFailed, HttpClient
@@ -14,7 +16,6 @@ from polybus.limits import Limits
 from polybus.plugins import DialOptions
 from tests.loops import both_backends  # noqa: F401
 from tests.support import BOUND
-from tests.unit.link.test_slow_lines import slow_line
 
 from .support import BOTH, Host, Raw, raw_server, running
 
@@ -62,6 +63,37 @@ async def test_an_answer_is_not_unpacked(
             await does(client, url, host)
         await client.drop()
     assert heads[0].lower().count(b"accept-encoding: identity\r\n") == heads[0].lower().count(b"accept-encoding") == 1
+
+
+SLICE, PAUSE = 4_000, 0.05
+"""80 kB/s."""
+
+
+@asynccontextmanager
+async def slow_line(port: int) -> AsyncIterator[int]:
+    """A proxy before a port of this machine; gives its own."""
+
+    async def pump(source: anyio.abc.SocketStream, sink: anyio.abc.SocketStream) -> None:
+        due = anyio.current_time()
+        with suppress(anyio.EndOfStream):
+            while True:
+                data = await source.receive(SLICE)
+                await sink.send(data)
+                # What a busy machine has slept too long is made up for.
+                due = max(due, anyio.current_time() - 1.0) + PAUSE * len(data) / SLICE
+                await anyio.sleep_until(due)
+
+    async def serve(near: anyio.abc.SocketStream) -> None:
+        async with near, await anyio.connect_tcp("127.0.0.1", port) as far, anyio.create_task_group() as group:
+            group.start_soon(pump, near, far)
+            await pump(far, near)
+            group.cancel_scope.cancel()
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, serve)
+        yield listener.extra(anyio.abc.SocketAttribute.local_port)
+        group.cancel_scope.cancel()
 
 
 async def test_a_large_body_passes_a_slow_line(anyio_backend: Any) -> None:
