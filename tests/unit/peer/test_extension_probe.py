@@ -276,37 +276,6 @@ async def test_nor_is_the_mirror_that_sends_back_every_frame(protocol: str) -> N
         assert core_of(client.peers[0]).speaks_extensions is False
 
 
-class Old(Echo):
-    """A bus of before: it asks with a version alone, and answers so whatever stands beside that in a question."""
-
-    def __init__(self, protocol: str) -> None:
-        super().__init__(protocol)
-        self.told = anyio.Event()
-        self.answer: Any = None
-
-    async def _received(self, session: Any, frame: bytes) -> None:
-        session.receive(frame, 0.0)
-        for message in session.events():
-            if isinstance(message, Message) and message.kind is Kind.REQUEST:
-                body = message.body if message.subject != HELLO else {"v": 1}
-                answer = Message(Kind.RESPONSE, message.subject, message.id, body=body)
-                answer.reply_to = message.reply_to
-                session.send(answer, 0.0)
-                session.send(Message(Kind.REQUEST, HELLO, body={"v": 1}, ttl=BOUND), 0.0)
-            elif isinstance(message, Message) and message.kind is Kind.RESPONSE:
-                self.answer = message.body
-                self.told.set()
-
-
-@pytest.mark.parametrize("protocol", BARE)
-async def test_a_bus_of_before_is_known_by_its_answer_and_knows_us_by_ours(protocol: str) -> None:
-    old = Old(protocol)
-    async with echoing(old, protocol) as client:
-        assert await client.peers[0].extended() is True
-        await old.told.wait()
-        assert old.answer == {"v": 1}
-
-
 async def test_requests_that_leave_the_queue_give_their_room_back_at_once() -> None:
     bus = Bus(limits=Limits(running=1, waiting=8))
     gated = Gated(bus)

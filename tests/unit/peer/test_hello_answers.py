@@ -13,15 +13,16 @@ import anyio
 import anyio.lowlevel
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
-from websockets.asyncio.server import serve
-from websockets.typing import Subprotocol
 
 from polybus import Backoff, Bus, Handshake, Identity, Limits, NoHandler, Peer, connect
 from polybus._core.runtime.runtime import ALL_ANSWERED
-from polybus.events import BusEvent, LinkRetrying, LinkUp
+from polybus.events import LinkRetrying, LinkUp
+from polybus.plugins.extensions import core_of
 from polybus.plugins.hello import backoff_told
+from polybus.testing import pair
 from polybus.transports._ws.policy import CLOSES, HandshakeRejected
 from tests.support import free_port, next_event
+from tests.unit.answering import answering
 
 RETRY = Backoff(initial=0.5, maximum=20)
 SAID = {"retry": {"initial": 500, "maximum": 20_000}}
@@ -47,7 +48,7 @@ async def asked(bus: Bus, **options: Any) -> AsyncIterator[Ask]:
 
 
 def hello(**facts: Any) -> dict[str, Any]:
-    return {"request": "_polybus.hello", "id": 1, "body": {"v": 1, "asks": "test", **facts}}
+    return {"request": "_polybus.hello", "id": 1, "body": {"v": 1, **facts}}
 
 
 @pytest.mark.parametrize(
@@ -119,24 +120,17 @@ async def test_a_client_comes_back_as_the_server_says() -> None:
             assert (await next_event(events, LinkRetrying)).delay <= 0.001
 
 
-@asynccontextmanager
-async def left_by_its_server() -> AsyncIterator[tuple[str, Bus, AsyncIterator[BusEvent]]]:
-    """A client whose server, that wanted it back soon, has gone; with the server's address, and the client's events."""
-    url, soon = f"ubre+ws://127.0.0.1:{free_port()}/bus", Backoff(initial=0.001, maximum=0.001)
+async def test_the_pauses_of_a_server_do_not_outlive_it_at_its_address() -> None:
+    own, soon, limits = Backoff(initial=600, maximum=600), Backoff(initial=0.001, maximum=0.001), Limits(close_timeout=0.1)
+    url = f"ubre+ws://127.0.0.1:{free_port()}/bus"
     async with AsyncExitStack() as stack:
-        async with Bus(limits=Limits(close_timeout=0.1)).serve(url, retry=soon):
-            bus = await stack.enter_async_context(connect(url, backoff=Backoff(initial=600, maximum=600)))
+        async with Bus(limits=limits).serve(url, retry=soon):
+            bus = await stack.enter_async_context(connect(url, backoff=own))
             async with bus.subscribe("n.*"):
                 pass
             events = bus.events()
         assert (await next_event(events, LinkRetrying)).delay <= 0.001
-        yield url, bus, events
-
-
-async def test_the_pauses_of_a_server_do_not_outlive_it_at_its_address() -> None:
-    server = Bus(limits=Limits(close_timeout=0.1))
-    server.handle("echo")(anyio.lowlevel.checkpoint)
-    async with left_by_its_server() as (url, bus, events):
+        server = answering(limits=limits)
         async with server.serve(url):
             await next_event(events, LinkUp)
             await bus.request("echo")
@@ -145,22 +139,19 @@ async def test_the_pauses_of_a_server_do_not_outlive_it_at_its_address() -> None
             assert (await next_event(events, LinkRetrying)).delay > 0.001
 
 
-async def test_the_pauses_of_a_server_do_not_outlive_it_if_the_next_one_there_is_not_polybus() -> None:
-    asked = anyio.Event()
-
-    async def refuse(socket: Any) -> None:
-        async for frame in socket:
-            if "request" in (said := json.loads(frame)):
-                await socket.send(json.dumps({"fail": said["id"], "body": "NotFound"}))
-                asked.set()
-
-    async with left_by_its_server() as (url, bus, events):
-        async with serve(refuse, "127.0.0.1", urlsplit(url).port, subprotocols=[Subprotocol("ubre")]):
-            await next_event(events, LinkUp)
-            await asked.wait()
-            with pytest.raises(NoHandler):
-                await bus.request("echo")
-        assert (await next_event(events, LinkRetrying)).delay > 0.001
+@pytest.mark.parametrize("answer", [{"v": 1}, "not polybus", NoHandler("not polybus either")], ids=str)
+async def test_each_answer_says_anew_which_pauses_count(answer: Any) -> None:
+    async with pair(Bus(), reconnect=True) as client:
+        assert await client.peers[0].extended()
+        negotiation, dialer = core_of(client.peers[0]).negotiation, core_of(client.peers[0]).link.dialer
+        own = dialer._backoff
+        negotiation.answered({"v": 1, **SAID})
+        assert dialer._backoff.maximum == RETRY.maximum != own.maximum
+        if isinstance(answer, Exception):
+            negotiation._send({}).fail(answer)
+        else:
+            negotiation.answered(answer)
+        assert dialer._backoff == own
 
 
 @pytest.mark.parametrize("retry", [None, {}, [], {"initial": 5}, {"initial": "5", "maximum": 5}, {"initial": 0, "maximum": 5}])
