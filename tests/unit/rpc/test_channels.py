@@ -458,6 +458,33 @@ async def test_a_deadline_that_the_peer_tells_of_a_stream_says_how_long_it_took(
             assert caught.value.elapsed == pytest.approx(1, abs=0.1)
 
 
+async def test_a_stream_is_opened_behind_publications_and_notifications_that_wait() -> None:
+    bus, order = Bus(), list[str]()
+    bus.on("news", inline=True)(lambda: order.append("news"))
+    bus.handle("note", inline=True)(lambda: order.append("note"))
+
+    @bus.handle("items")
+    async def items() -> AsyncIterator[int]:
+        order.append("items")
+        yield 1
+
+    async def read() -> None:
+        async with client.stream("items") as stream:
+            assert [item async for item in stream] == [1]
+
+    async with pair(bus) as client, anyio.create_task_group() as group:
+        await client.peers[0].extended()
+        link = core_of(client.peers[0]).link
+        link.pause_writing()
+        client.publish_nowait("news")
+        await client.notify("note")
+        group.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        assert order == []
+        link.resume_writing()
+    assert order == ["news", "note", "items"]
+
+
 async def test_an_item_for_a_channel_that_is_not_there_harms_nobody() -> None:
     async with pair(bus := answering()) as client:
         core = core_of(client.peers[0])
