@@ -14,23 +14,17 @@ from polybus.broker import Broker
 from polybus.testing import pair
 
 FUNCTIONS: list[Callable[..., Any]] = [
-    lambda: None,
-    lambda a: None,
-    lambda a, b: None,
-    lambda a, b, c: None,
-    lambda a, b, c, d: None,
-]
+    lambda: None, lambda a: None, lambda a, b: None, lambda a, b, c: None, lambda a, b, c, d: None,
+]  # fmt: skip
 """Functions by the number of arguments that they take."""
 HOOKS: dict[str, tuple[Callable[[Any], object], int]] = {
-    "authenticate": (lambda hook: Bus(authenticate=hook), 1),
-    "authorize": (lambda hook: Bus(authorize=hook), 3),
-    "lifespan": (lambda hook: Bus(lifespan=hook), 1),
-    "middleware": (lambda hook: Bus().use(hook), 3),
+    "authenticate": (lambda hook: Bus(authenticate=hook), 1), "authorize": (lambda hook: Bus(authorize=hook), 3),
+    "lifespan": (lambda hook: Bus(lifespan=hook), 1), "middleware": (lambda hook: Bus().use(hook), 3),
     "outgoing hook": (lambda hook: Bus().use(hook, outgoing=True), 1),
     "converter of requests": (lambda hook: Route("a", "b", request=hook), 2),
     "converter of replies": (lambda hook: Route("a", "b", reply=hook), 2),
     "authenticate of a broker": (lambda hook: Broker("csb+memory://c", "csb+memory://s", authenticate=hook), 1),
-}
+}  # fmt: skip
 
 
 def generating(*given: Any) -> Any:

@@ -11,17 +11,10 @@ from tests.support import BOUND, free_port
 
 ENTITY = "entity=//plant.example/tanks/1"
 WIRES = [
-    *(f"ubre+{transport}://" for transport in ("tcp", "ws", "unix", "memory")),
-    "csb+ws://",
-    "jrep+tcp://",
-    f"uprotocol+unix://?{ENTITY}",
-    f"uprotocol+tcp://?{ENTITY}&format=protobuf",
-    "ubre+tcp://?format=binary",
-    "jrep+http://?channel=poll",
-    "jrep+http://?channel=events",
-    "jrep+http://?channel=websocket",
-    f"uprotocol+http://?{ENTITY}",
-]
+    *(f"ubre+{transport}://" for transport in ("tcp", "ws", "unix", "memory")), "csb+ws://", "jrep+tcp://",
+    f"uprotocol+unix://?{ENTITY}", f"uprotocol+tcp://?{ENTITY}&format=protobuf", "ubre+tcp://?format=binary",
+    "jrep+http://?channel=poll", "jrep+http://?channel=events", "jrep+http://?channel=websocket", f"uprotocol+http://?{ENTITY}",
+]  # fmt: skip
 PROGRAM = """
 import json
 import os

@@ -342,13 +342,9 @@ class RouteParty:
         return kept or None
 
     async def converted(
-        self,
-        convert: Callable[..., Any] | None,
-        message: Message,
-        kind: Kind,
-        subject: str | int,
+        self, convert: Callable[..., Any] | None, message: Message, kind: Kind, subject: str | int,
         headers: dict[str, str] | None = None,
-    ) -> Message:
+    ) -> Message:  # fmt: skip
         facts = carried(kind, message)
         if convert is not None:
             return Message(kind, subject, headers=headers, attributes=facts, body=await applied(convert, message.body, message))
@@ -414,13 +410,9 @@ class InnerRoute(RouteParty):
         return kept or None
 
     async def converted(
-        self,
-        convert: Callable[..., Any] | None,
-        message: Message,
-        kind: Kind,
-        subject: str | int,
+        self, convert: Callable[..., Any] | None, message: Message, kind: Kind, subject: str | int,
         headers: dict[str, str] | None = None,
-    ) -> Message:
+    ) -> Message:  # fmt: skip
         on = await super().converted(convert, message, kind, subject, headers)
         key = None if message.peer is None else message.peer.identity_key
         if key is not None and kind is not Kind.RESPONSE:

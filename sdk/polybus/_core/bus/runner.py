@@ -225,13 +225,9 @@ def _prepared(
             addresses = _Addresses(bus, urls, options, client_tls)
             # Twice `drain`, because the lifespan has the same time for its end.
             if status := supervise(
-                count=workers,
-                buses=[bus],
-                bind=addresses.bind,
-                patience=delay + 2 * drain + _AT_ONCE,
-                health=health,
+                count=workers, buses=[bus], bind=addresses.bind, patience=delay + 2 * drain + _AT_ONCE, health=health,
                 metrics=metrics,
-            ):
+            ):  # fmt: skip
                 raise SystemExit(status)
             return
         running = _Run(bus, drain, delay, None if worker is not None else health, worker, announce, metrics=metrics)

@@ -139,13 +139,9 @@ class BusVerbs(Router):
         self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | str | None = ...
     ) -> None: ...
     async def notify(
-        self,
-        subject: AnySubject,
-        body: Any = None,
-        *,
-        headers: Mapping[str, str] | None = None,
+        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None,
         to: AnyPeer | str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Send a notification to one handler, without an answer. Notifications are routed like requests.
 
         Args:
