@@ -16,7 +16,7 @@ from polybus import RemoteError, connect
 from tests.integration.interop.nats_servers import nats_server
 from tests.support import BOUND, eventually, free_port
 
-from .tools import FILES, ROOT, prometheus
+from .tools import FILES, ROOT, prometheus, with_ports
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -28,15 +28,6 @@ SECONDS = {"s": 1, "m": 60}
 def quicker(rules: str) -> str:
     """The rules for a test that lasts less than a minute."""
     return re.sub(r"\b(\d+)([sm])\b", lambda found: f"{int(found[1]) * SECONDS[found[2]] // QUICKER}s", rules)
-
-
-def configuration(folder: Path, scraped: tuple[int, int]) -> str:
-    """The example's, of these ports, with quicker alerts in the folder."""
-    targets = (FILES / "prometheus.yml").read_text()
-    for theirs, ours in zip(("8001", "8002"), scraped, strict=True):
-        targets = targets.replace(f"127.0.0.1:{theirs}", f"127.0.0.1:{ours}")
-    (folder / "alerts.yml").write_text(quicker((FILES / "alerts.yml").read_text()))
-    return f"global: {{ scrape_interval: 2s, evaluation_interval: 1s }}\n{targets}"
 
 
 @contextmanager
@@ -96,7 +87,10 @@ async def test_each_alert_fires_when_its_cause_is_there(tmp_path: Path) -> None:
 
             _waiting = [other.request("hang", timeout=600) for _ in range(2)]  # for one place
             await bus.request("poison", timeout=BOUND)
-            with prometheus(tmp_path, configuration(tmp_path, (metrics, beside))) as api:
+            (tmp_path / "alerts.yml").write_text(quicker((FILES / "alerts.yml").read_text()))
+            targets = with_ports("prometheus.yml", (metrics, beside))
+            quick = "global: { scrape_interval: 2s, evaluation_interval: 1s }"
+            with prometheus(tmp_path, f"{quick}\n{targets}") as api:
                 async with anyio.create_task_group() as group:
                     group.start_soon(cause)
                     await eventually(all_but_down, 300)

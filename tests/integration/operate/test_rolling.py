@@ -21,7 +21,7 @@ from tests.integration.web.nginx import nginx
 from tests.integration.web.support import Program
 from tests.support import BOUND, eventually, free_port
 
-from .tools import FILES
+from .tools import with_ports
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -54,19 +54,11 @@ class Site:
             await eventually(ready)
 
 
-def configuration(ports: tuple[int, int]) -> str:
-    """nginx's in the example; only its ports are those of the test."""
-    text = (FILES / "nginx.conf").read_text()
-    for theirs, ours in zip(("8001", "8002"), ports, strict=True):
-        text = text.replace(f"127.0.0.1:{theirs}", f"127.0.0.1:{ours}")
-    return text
-
-
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     assert run(["new", str(tmp_path / "shop")]) == 0
     ports = (free_port(), free_port())
-    with nats_server("wheel") as nats, nginx(tmp_path, HOST, configuration(ports)) as (port, tls):
+    with nats_server("wheel") as nats, nginx(tmp_path, HOST, with_ports("nginx.conf", ports)) as (port, tls):
         found = Site(port, tls, {}, tmp_path / "shop" / "app.py", f"{nats.url}/shop")
         try:
             for each in ports:
@@ -97,7 +89,6 @@ class Load:
         await eventually(lambda: self.placed.total() > before + 50)
 
     async def post(self, client: httpx.AsyncClient) -> None:
-        """A client of HTTP, which repeats nothing."""
         while not self.enough:
             answer = await client.post("/orders", json={"article": "by http", "pieces": 1})
             if answer.status_code == 200:
@@ -112,7 +103,6 @@ class Load:
             self.placed[answer["id"]] += 1
 
     async def hear(self, bus: Bus) -> None:
-        """A client of the bus that watches."""
         heard: Counter[str] = Counter()
         self.heard.append(heard)
         async with bus.subscribe("order.placed", queue=100_000) as orders:

@@ -21,6 +21,14 @@ def tool(name: str, comes_by: str) -> str:
     return found
 
 
+def with_ports(name: str, ports: tuple[int, int]) -> str:
+    """A file for two services, with these ports in place of its own."""
+    text = (FILES / name).read_text()
+    for theirs, ours in zip(("8001", "8002"), ports, strict=True):
+        text = text.replace(f"127.0.0.1:{theirs}", f"127.0.0.1:{ours}")
+    return text
+
+
 @contextmanager
 def prometheus(folder: Path, configuration: str) -> Iterator[str]:
     port, file = free_port(), folder / "prometheus.yml"

@@ -36,11 +36,7 @@ class RawPeer:
         await self._stream.send(b"".join(struct.pack(">I", len(frame)) + frame for frame in data))
 
     async def receive(self) -> str:
-        """The next frame.
-
-        Raises:
-            Closed: There is none.
-        """
+        """The next frame. Raises `Closed` where there is none."""
         while True:
             (length,) = struct.unpack(">I", await self._exactly(4))
             if length == _CLOSING:
@@ -74,10 +70,7 @@ class RawPeer:
 
 @asynccontextmanager
 async def raw_peer(url: str) -> AsyncIterator[RawPeer]:
-    """A connection to a csb+tcp URL."""
     parts = urlsplit(url)
-    assert parts.hostname
-    assert parts.port
-    stream = await anyio.connect_tcp(parts.hostname, parts.port)
-    async with stream:
+    assert parts.hostname and parts.port
+    async with await anyio.connect_tcp(parts.hostname, parts.port) as stream:
         yield RawPeer(stream)

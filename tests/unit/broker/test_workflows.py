@@ -1,8 +1,5 @@
 """Both workflows of the document, step for step, with raw peers over TCP; and what neither side may do."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import anyio
 
 from polybus import Broker, Bus, Limits, connect
@@ -13,23 +10,6 @@ from .raw import RawPeer, raw_peer
 TCP = "csb+tcp://127.0.0.1:0"
 LIMITS = Limits(close_timeout=0.1)
 """Raw peers do not say goodbye."""
-
-
-@asynccontextmanager
-async def brokered(servers: int = 1) -> AsyncIterator[tuple[Broker, list[RawPeer]]]:
-    async with Broker(TCP, TCP, limits=LIMITS) as broker, anyio.create_task_group() as group:
-        peers, stop = list[RawPeer](), anyio.Event()
-
-        async def hold() -> None:
-            async with raw_peer(broker.server_urls[0]) as peer:
-                peers.append(peer)
-                await stop.wait()
-
-        for number in range(servers):
-            group.start_soon(hold)
-            await eventually(lambda number=number: min(broker.stats().sockets, len(peers)) > number)  # type: ignore[misc]
-        yield broker, peers
-        stop.set()
 
 
 # -- without a broker: steps 1 to 7 --------------------------------------------------------------------------------------
@@ -136,15 +116,4 @@ async def test_the_workflow_with_a_broker() -> None:
                     group.start_soon(broker.drain, 1.0)  # 9
                     assert (await client.ended()).code == 1001
                     assert (await server.ended()).code == 1001
-        assert broker.stats().frames_dropped_total == {}
-
-
-async def test_payloads_are_handed_on_unread() -> None:
-    async with brokered() as (broker, (server,)), raw_peer(broker.client_urls[0]) as client:
-        number = (await server.receive())[:8]
-        for frame in ("12 00 0001 00000001 7b", "1f 00 0001 00000001 ff", "13 07 0001 00000001 25", "2b c9 ffff ffffffff"):
-            await client.send(frame)
-            assert await server.receive() == number + frame.replace(" ", "")
-            await server.send(number + frame)
-            assert await client.receive() == frame.replace(" ", "")
         assert broker.stats().frames_dropped_total == {}

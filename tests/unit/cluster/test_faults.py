@@ -107,20 +107,6 @@ async def test_that_holds_on_a_busy_connection_too_which_has_come_back(engine: N
             group.cancel_scope.cancel()
 
 
-async def test_a_handler_is_stopped_when_the_node_that_has_asked_is_gone(engine: NatsEngine) -> None:
-    worker, asker, work = Bus(cluster=engine.url), Bus(cluster=engine.url), Endless()
-    worker.handle("work")(work.run)
-    async with cluster(worker, asker, url=engine.url):
-        reply = asker.request("work", timeout=60)
-        with anyio.fail_after(3):
-            await eventually(lambda: work.begun)
-            _, client = engine.clients
-            client.transport.abort(Closed(1006, "killed"))
-            await eventually(lambda: work.stopped)
-        with pytest.raises(Disconnected):
-            await reply
-
-
 async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_lost(engine: NatsEngine) -> None:
     asker, worker, hearer = (Bus(cluster=engine.url) for _ in range(3))
     endless = Endless()

@@ -137,7 +137,6 @@ class World:
 
 @asynccontextmanager
 async def several(engine: NatsEngine, count: int = 3, protocol: str = "ubre", **options: Any) -> AsyncIterator[World]:
-    """Nodes that serve clients."""
     nodes = [Bus(cluster=Cluster(engine.url), **options) for _ in range(count)]
     urls = [f"{protocol}+memory://handover-{id(bus)}" for bus in nodes]
     async with AsyncExitStack() as stack:
@@ -310,7 +309,6 @@ async def test_publications_of_clients_are_handed_over_where_they_are_relayed_on
 
 
 def by_path(handshake: Handshake) -> Identity:
-    """Let everybody in, as the user that the header names."""
     user = handshake.headers.get("x-user", "")
     return Identity(user, key=user or None)
 

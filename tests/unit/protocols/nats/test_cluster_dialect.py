@@ -57,11 +57,9 @@ class Node(Driven):
         assert frames[5].startswith(f"PUB shop.a shop.n.{self.name}.h ".encode())
 
     def heard(self, frame: bytes, kind: Any = Message, now: float = 2.0) -> list[Any]:
-        """The events of a kind that a frame gives."""
         return [event for event in told(self, frame, now) if isinstance(event, kind)]
 
     def meet(self, hello: bytes = HELLO, reply: str = "") -> list[Any]:
-        """Another node says hello to all."""
         return told(self, delivery("shop.a", "2", hello, reply=reply))
 
     def ask(self, to: Any = None) -> str:
@@ -87,7 +85,6 @@ class Node(Driven):
         return facts
 
     def after(self, now: float) -> list[bytes]:
-        """What it has to say at a time."""
         self.tick(now)
         return self.frames_to_send()
 

@@ -49,7 +49,6 @@ def told(session: Driven, frame: bytes, now: float = 2.0) -> list[Any]:
 
 
 def only(session: Driven) -> Any:
-    """The one event."""
     [event] = session.events()
     return event
 
