@@ -114,10 +114,7 @@ def test_a_number_that_is_nobodys_is_counted_and_said_to_be_closed() -> None:
 
 @pytest.mark.parametrize(
     ("frame", "reason"),
-    [
-        *((f"{kind}00000100000007", "not_your_client") for kind in ("f0", "10", "20")),
-        ("e000000000000000", "forbidden_kind"),
-    ],
+    [*((f"{kind}00000100000007", "not_your_client") for kind in ("f0", "10", "20")), ("e000000000000000", "forbidden_kind")],
 )
 def test_a_server_that_speaks_for_another_or_like_a_broker_is_closed_with_its_own_clients(frame: str, reason: str) -> None:
     exchange, (wire, server), (own_wire, _) = one_of_each()

@@ -107,7 +107,7 @@ class Administration(Letters):
         return sorted(name for name in names if name.startswith(f"{self._cluster}-"))
 
     async def store(self, name: str) -> StoreState:
-        """Return a store's state. Raises `LocalProtocolError` if the store does not exist, like all methods with its name."""
+        """Return a store's state. Like all methods for one store, raises `LocalProtocolError` if the store does not exist."""
         stream = stream_name(self._cluster, name)
         info = await self._info(name)
         durables, again = dict[str, tuple[int, int]](), dict[str, int]()

@@ -44,7 +44,7 @@ _MOST_PAGES: Final = 98  # Maximum number of pages to request. Each page contain
 
 
 class JetStreamError(LocalProtocolError):
-    """The engine rejected a request with the ``err_code`` in `number`."""
+    """The engine rejected a request. `number` is its ``err_code``."""
 
     def __init__(self, number: int, text: str, code: Any = None) -> None:
         super().__init__(f"the NATS server says: {text}")

@@ -216,7 +216,7 @@ class StoredReading(Extension):
             streams.readers.down()
 
     def _behind(self, link: Link) -> ForeignStreams:
-        """Return the streams that a link leads to. Raises `Unsupported` if there are none, and `Disconnected`."""
+        """Return a link's streams. Raises `Unsupported` if its protocol has none, and `Disconnected` if the link has closed."""
         streams = self._streams.get(link)
         if streams is None:
             if not has_streams(link):

@@ -23,7 +23,7 @@ from ...message import Message
 from ...plugins import Capabilities, CloseWanted, Confirmed, Frames, OtherServers, Refused, SessionOutput
 from .cluster.dialect import ClusterDialect
 from .codec import NatsCodec
-from .connection import NatsConnection, NatsSubscriptions, ServerInfo
+from .connection import NatsConnection, ServerInfo
 from .credentials import Credentials
 from .headers import ServerError, read_error
 from .native import NativeDialect
@@ -122,10 +122,6 @@ class NatsSession:
     def heard(self) -> float:
         """Time of the last frame, which shows the link whether the engine has gone silent."""
         return self._connection.heard
-
-    @property
-    def subscriptions(self) -> NatsSubscriptions:
-        return self._connection.subscriptions
 
     def start(self, now: float) -> SessionOutput:
         self._connection.heard = now

@@ -406,10 +406,10 @@ def test_groups_that_are_left_without_end_are_not_kept_without_end(session: Driv
     for _ in range(5000):
         for kind in (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE):
             session.send(Message(kind, "work", attributes={"handler": True}), 2.0)
-    assert len(session.subscriptions.by_sid) == 4096
+    assert len(session._connection.subscriptions.by_sid) == 4096
     session.confirm(2.0)
     told(session, b"PONG\r\n")
-    assert len(session.subscriptions.by_sid) == 0
+    assert len(session._connection.subscriptions.by_sid) == 0
 
 
 def test_a_silent_server_is_asked_and_then_given_up(session: Driven) -> None:

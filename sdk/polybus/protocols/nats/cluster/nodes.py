@@ -45,10 +45,6 @@ class KnownHandlers:
     _kept: int = field(default=0, init=False)
     _kept_gone: int = field(default=0, init=False)
 
-    @property
-    def characters(self) -> int:
-        return self._kept + self._kept_gone
-
     def told(self, node: str, patterns: Any) -> None:
         if not isinstance(patterns, list) or not self.remember:
             return
