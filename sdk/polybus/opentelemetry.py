@@ -174,13 +174,9 @@ class _AnyCase(Getter[Mapping[str, str]]):
     """Case-insensitive header getter, as W3C Trace Context 3.2.1 requires. For example, Go clients send ``Traceparent``."""
 
     def get(self, carrier: Mapping[str, str], key: str) -> list[str] | None:
-        value = carrier.get(key)
-        if value is None:
-            for name in carrier:
-                if len(name) == len(key) and name.lower() == key.lower():
-                    return [carrier[name]]
-            return None
-        return [value]
+        if (value := carrier.get(key)) is not None:
+            return [value]
+        return next(([carrier[name]] for name in carrier if len(name) == len(key) and name.lower() == key.lower()), None)
 
     def keys(self, carrier: Mapping[str, str]) -> list[str]:
         return list(carrier)
@@ -324,7 +320,7 @@ class OutgoingSpans:
                 if peer is not None:
                     span.set_attribute("polybus.protocol", peer.protocol)
             telemetry.inject(span, message)
-            return Asked(telemetry, leaving, span, message.kind is Kind.OPEN).ended
+            return self._end_of_call(leaving, span, counts=message.kind is Kind.OPEN)
         except Exception as failure:
             telemetry.failed(failure)
             return None
@@ -348,53 +344,40 @@ class OutgoingSpans:
         kind = SpanKind.PRODUCER
         span = self._telemetry.tracer.start_span("send" if name == OTHER else f"send {name}", None, kind, facts)
         self._telemetry.inject(span, message)
-        return Published(self._telemetry, span).ended
 
+        def ended(outcome: Outcome) -> None:
+            error = outcome.error
+            try:
+                if error is not None and span.is_recording():
+                    failed = isinstance(error, Exception)
+                    record_outcome(span, {"error.type": type_of(error, code_of(error))} if failed else {}, error)
+                span.end()
+            except Exception as failure:
+                self._telemetry.failed(failure)
 
-class Asked:
-    __slots__ = ("_began", "_counts", "_leaving", "_span", "_telemetry")
+        return ended
 
-    def __init__(self, telemetry: Telemetry, leaving: Traced, span: Span, counts: bool) -> None:
-        self._telemetry = telemetry
-        self._leaving = leaving
-        self._span = span
-        self._counts = counts
-        self._began = perf_counter()
+    def _end_of_call(self, leaving: Traced, span: Span, *, counts: bool) -> Callable[[Outcome], object]:
+        telemetry, began = self._telemetry, perf_counter()
 
-    def ended(self, outcome: Outcome) -> None:
-        error, span, measured = outcome.error, self._span, self._leaving.measured
-        try:
-            if error is not None:
-                code = code_of(error)
-                measured = {**measured, "rpc.response.status_code": code.name}
-                if isinstance(error, Exception):
-                    measured["error.type"] = type_of(error, code)
-            self._telemetry.client_call.record(perf_counter() - self._began, measured)
-            if span.is_recording():
-                record_outcome(span, measured, error)
-                if self._counts:
-                    span.set_attributes({"polybus.items.sent": outcome.sent, "polybus.items.received": outcome.received})
-            span.end()
-        except Exception as failure:
-            self._telemetry.failed(failure)
+        def ended(outcome: Outcome) -> None:
+            error, measured = outcome.error, leaving.measured
+            try:
+                if error is not None:
+                    code = code_of(error)
+                    measured = {**measured, "rpc.response.status_code": code.name}
+                    if isinstance(error, Exception):
+                        measured["error.type"] = type_of(error, code)
+                telemetry.client_call.record(perf_counter() - began, measured)
+                if span.is_recording():
+                    record_outcome(span, measured, error)
+                    if counts:
+                        span.set_attributes({"polybus.items.sent": outcome.sent, "polybus.items.received": outcome.received})
+                span.end()
+            except Exception as failure:
+                telemetry.failed(failure)
 
-
-class Published:
-    __slots__ = ("_span", "_telemetry")
-
-    def __init__(self, telemetry: Telemetry, span: Span) -> None:
-        self._telemetry = telemetry
-        self._span = span
-
-    def ended(self, outcome: Outcome) -> None:
-        error = outcome.error
-        try:
-            if error is not None and self._span.is_recording():
-                failed = isinstance(error, Exception)
-                record_outcome(self._span, {"error.type": type_of(error, code_of(error))} if failed else {}, error)
-            self._span.end()
-        except Exception as failure:
-            self._telemetry.failed(failure)
+        return ended
 
 
 def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None) -> None:
@@ -420,10 +403,8 @@ def instrument(bus: Bus, *, tracer_provider: TracerProvider | None = None, meter
         LocalProtocolError: If the bus is already instrumented.
     """
     check_given(bus, Bus, "bus", "instrument(bus)")
-    for name, provider, makes in (
-        ("tracer_provider", tracer_provider, "get_tracer"),
-        ("meter_provider", meter_provider, "get_meter"),
-    ):
+    providers = ("tracer_provider", tracer_provider, "get_tracer"), ("meter_provider", meter_provider, "get_meter")
+    for name, provider, makes in providers:
         if provider is not None and (isinstance(provider, type) or not hasattr(provider, makes)):
             kind = name.title().replace("_", "")
             raise TypeError(f"{name}={shown(provider)} must be an OpenTelemetry {kind}, as in instrument(bus, {name}={kind}())")

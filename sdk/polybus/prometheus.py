@@ -49,10 +49,7 @@ def help_texts(kind: type) -> dict[str, str]:
 
 
 def families(kind: type, names: Mapping[str, str], snapshot: Any = None) -> Iterator[Metric]:
-    """Return a metric family for each named attribute of a snapshot: a counter if the name ends in ``_total``, else a gauge.
-
-    Without a snapshot, the families have no values, which is enough for a registry to check the names.
-    """
+    """Return a counter (``_total``) or gauge for each named attribute. Without a snapshot, the families have no values."""
     texts = help_texts(kind)
     for attribute, name in names.items():
         make: Callable[[str, str], Any] = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily

@@ -263,10 +263,7 @@ def _say(done: Done, engine: str, why: str, as_json: bool) -> None:
 
 
 def choose(asked: EngineName, size: int, master: str) -> tuple[EngineName, str]:
-    """Return the engine for a capture of `size` bytes, and the reason for the choice.
-
-    Raises `UsageError` if options contradict each other.
-    """
+    """Return the engine for a capture of `size` bytes, and the reason for the choice."""
     if asked == "duckdb" and master:
         raise UsageError(f"--master {master} is for Spark, but --engine is duckdb: leave one of them out")
     if asked != "auto":
@@ -338,11 +335,7 @@ def _causes(lines: Sequence[str]) -> list[str]:
 
 @contextmanager
 def running_session(master: str, *, brief: bool) -> Iterator[SparkSession]:
-    """Start Spark and hide the JVM's output. `brief` is suitable for work that takes seconds.
-
-    Raises:
-        PeerError: If Spark does not start. The message contains the reason from the output.
-    """
+    """Start Spark and hide the JVM's output. `brief` is suitable for work that takes seconds."""
     from pyspark.sql import SparkSession
 
     from ..spark.session import remove_after, sockets, unoptimized

@@ -221,13 +221,7 @@ def _meant_for_peers(bus: Bus) -> Iterator[None]:
 
 
 async def _sign_of_life(bus: Bus, timeout: float) -> None:
-    """Check that a peer without a handshake is alive, because publications are not answered.
-
-    The peer's identity is requested once a second.
-
-    Raises:
-        PeerError: If the peer stays silent.
-    """
+    """Request the identity of a peer without a handshake once a second, because publications are not answered."""
     if not timeout or not _may_be_mute(bus):
         return
     peer = bus.peers[0]

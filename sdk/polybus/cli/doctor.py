@@ -7,7 +7,7 @@ import socket
 import ssl
 import stat
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from statistics import median
@@ -302,9 +302,7 @@ class Examination:
         return await self.asked(self.peer, ProtocolFeatures.of(self._adapter).unhandled or NOBODY)
 
     async def asked(self, whom: Bus | Peer, nobody: str | int) -> str:
-        """Send a request to the given subject, or to a subject without a handler. Returns the answer and the round-trip
-        time.
-        """
+        """Send a request to the given subject, or to one without a handler. Returns the answer and the round-trip time."""
         subject = nobody if self.subject == "" else self.subject
         times: list[float] = []
         answer = ""
@@ -321,7 +319,7 @@ class Examination:
                     raise
                 answer = "no handler, as expected" if isinstance(error, NoHandler) else f"answered with {error!r}"
             times.append(perf_counter() - began)
-        return f"{subject}: {answer}; round trip {median_of(times)}"
+        return f"{subject}: {answer}; round trip {median(times) * 1000:.2f} ms"
 
     def _say_of_fabric(self, subject: str | int) -> None:
         session = core_of(self.peer).link.session
@@ -331,10 +329,6 @@ class Examination:
                 "name the peer in the URL, as in ?peer=//device1/10AB/3, or the method with --subject //device1/10AB/3/B; "
                 "programs with a different ?dialect= do not receive this request",
             )
-
-
-def median_of(times: Sequence[float]) -> str:
-    return f"{median(times) * 1000:.2f} ms"
 
 
 class _Halves:

@@ -89,13 +89,9 @@ def connects(command: Callable[..., None]) -> Callable[..., None]:
     def run(*, ca: Path | None = None, cert: Path | None = None, key: Path | None = None, **given: Any) -> None:
         command(**given, tls=client_tls(ca, cert, key))
 
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if parameter.name != "tls":
-            parameters.append(parameter)
-            continue
-        for name, kind in _OF_CLIENTS.items():
-            parameters.append(parameter.replace(name=name, annotation=kind))
+    given = inspect.signature(command, eval_str=True).parameters
+    tls = [given["tls"].replace(name=name, annotation=kind) for name, kind in _OF_CLIENTS.items()]
+    parameters = [one for parameter in given.values() for one in (tls if parameter.name == "tls" else [parameter])]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer
     return run
 
@@ -109,22 +105,14 @@ FOR_EVER: Final = 1e9
 """A time in seconds that is practically unlimited."""
 
 _CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Control characters that JSON allows in strings but that affect terminals. JSON escapes the other control characters
-itself.
-"""
+"""Control characters that affect terminals but that JSON does not escape."""
 
 _FAREWELL = 0.3
 """Seconds to wait for the peer's close message, so that a command meets its deadline even if the peer is silent."""
 
 
 def cluster_of(url: str, wait: float = 0.0, tls: ssl.SSLContext | None = None) -> Cluster | None:
-    """Return the cluster that a URL names by its path or by ``auto``.
-
-    Returns `None` for any other URL, such as a URL of a plain NATS server.
-
-    Raises:
-        UsageError: If the URL is ``auto`` and the environment does not name a cluster.
-    """
+    """Return the cluster that a URL names by its path or by ``auto``, or `None` for any other URL."""
     scheme, _, rest = url.partition("://")
     path = rest.partition("?")[0].partition("/")[2]
     if url != "auto" and not (scheme in ("nats+tcp", "nats+tls") and path):
@@ -251,16 +239,12 @@ def _meant(body: str) -> str:
 
 
 def parse_subject(url: str, text: str) -> str | int:
-    """Return a subject.
-
-    If the URL's protocol has numeric subjects, a decimal or hexadecimal number is returned as an `int`.
-    """
+    """Return the subject, as an `int` if it is a number and the URL's protocol has numeric subjects."""
     if not text[:1].isdigit():
         return text
-    if cluster_of(url) is None:  # a cluster takes both
-        adapter, _, _ = resolve_url(url)
-        if not adapter.session("client").capabilities.numbers:
-            return text
+    # A cluster takes both.
+    if cluster_of(url) is None and not resolve_url(url)[0].session("client").capabilities.numbers:
+        return text
     try:
         return int(text, 0)
     except ValueError:

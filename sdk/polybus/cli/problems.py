@@ -59,10 +59,7 @@ def say(text: str) -> None:
 
 
 def announce(text: str) -> None:
-    """Print an address to stdout, where scripts can find the port that was chosen for port 0.
-
-    If writing to stdout fails, for example because the disk is full, this and all later output is written to stderr.
-    """
+    """Print an address to stdout. If this fails, for example on a full disk, print it and all later output to stderr."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -149,9 +146,7 @@ def _of_click(error: Exception) -> str:
 
 
 def _ran_out(reason: str) -> bool:
-    """Return True if a step timed out before its usual limit, which means because of --timeout. Some commands lack this
-    option.
-    """
+    """Return True if a step timed out because of --timeout, which some commands lack."""
     found = _SECONDS.search(reason)
     return found is not None and float(found[1]) < min(Limits().connect_timeout, Limits().handshake_timeout)
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -136,19 +136,18 @@ def load_bus(app: str) -> Bus:
     """Import the bus ``module:name``. Raises `UsageError` if the import fails or the object is not a bus."""
     module, bus = imported(app, "module:bus, for example app:bus")
     if not isinstance(bus, Bus):
-        module_name = app.partition(":")[0]
-        buses = [f"{module_name}:{key}" for key, value in vars(module).items() if isinstance(value, Bus)]
-        choice = f"; did you mean {', '.join(buses)}?" if buses else "; add a bus to the module, for example bus = Bus()"
-        raise UsageError(f"{app} is not a Bus{choice}")
+        meant = _meant(app, module, lambda value: isinstance(value, Bus))
+        raise UsageError(f"{app} is not a Bus{meant or '; add a bus to the module, for example bus = Bus()'}")
     return bus
 
 
-def imported(spec: str, form: str) -> tuple[Any, Any]:
-    """Import ``module:name`` with the current folder first on the path. Returns `None` if the attribute does not exist.
+def _meant(app: str, module: Any, fits: Callable[[Any], bool]) -> str:
+    found = [f"{app.partition(':')[0]}:{key}" for key, value in vars(module).items() if fits(value)]
+    return f"; did you mean {', '.join(found)}?" if found else ""
 
-    Raises:
-        UsageError: If the module cannot be imported.
-    """
+
+def imported(spec: str, form: str) -> tuple[Any, Any]:
+    """Import ``module:name`` with the current folder first on the path. Returns `None` if the attribute does not exist."""
     module_name, colon, name = spec.partition(":")
     if not (colon and module_name and name):
         raise UsageError(f"{spec!r} does not have the form {form}")
@@ -212,13 +211,11 @@ def schema(
 def _check_described(app: str, module: Any, source: Any) -> None:
     if isinstance(source, Bus) or getattr(source, "_is_protocol", False):
         return
-    name = app.partition(":")[0]
-    found = [
-        f"{name}:{key}"
-        for key, value in vars(module).items()
-        if isinstance(value, Bus) or (getattr(value, "_is_protocol", False) and value.__module__ == module.__name__)
-    ]
-    raise UsageError(f"{app} is neither a Bus nor a Protocol class" + (f"; did you mean {', '.join(found)}?" if found else ""))
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, Bus) or (getattr(value, "_is_protocol", False) and value.__module__ == module.__name__)
+
+    raise UsageError(f"{app} is neither a Bus nor a Protocol class{_meant(app, module, fits)}")
 
 
 # -- polybus serve --reload ----------------------------------------------------------------------------------------------------
@@ -264,13 +261,7 @@ def changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]
 
 
 class Reloader:
-    """Runs a command until SIGINT or SIGTERM, and restarts it after each change.
-
-    Args:
-        command: Command line of the process.
-        folder: Folder to watch.
-        drain: Seconds that the process has to exit.
-    """
+    """Runs a command until SIGINT or SIGTERM, and restarts it after each change in a folder."""
 
     def __init__(self, command: list[str], folder: Path, drain: float) -> None:
         self._command = command
@@ -279,7 +270,6 @@ class Reloader:
         self._signalled = threading.Event()
 
     def run(self) -> int:
-        """Run the command and return the exit status of the last process."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self._signalled.set())
         while True:

@@ -37,8 +37,7 @@ _INSTEAD: Final = (
 
 
 def check_not_on_loop(thread: int = 0) -> None:
-    """Raise `LocalProtocolError` if the call would block the awaited work, an event loop with a bus, or an ``async def``
-    function.
+    """Raise `LocalProtocolError` if the call would block the awaited work, an event loop with a bus, or an ``async def``.
 
     A plain function may block an event loop without a bus, because it may be a notebook cell.
     """
@@ -54,10 +53,9 @@ def check_not_on_loop(thread: int = 0) -> None:
 
 
 def _calling_coroutine() -> str:
-    """Return the name of the ``async def`` function that called polybus, or an empty string if the caller is a plain function.
+    """Return the name of the ``async def`` function that called polybus, if any. A notebook cell is a plain function.
 
-    A notebook cell is a plain function, even if it contains `await`. Comprehensions, generator expressions and lambdas count as
-    part of the function that contains them.
+    Comprehensions, generator expressions and lambdas count as part of the function that contains them.
     """
     frame = inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("polybus."):
@@ -72,8 +70,7 @@ def _calling_coroutine() -> str:
 
 
 async def _contained(function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
-    """Run a coroutine function. If a hook raises `SystemExit` or `GeneratorExit`, convert it so that the event loop keeps
-    running."""
+    """Run a coroutine function. Convert `SystemExit` and `GeneratorExit` of hooks, so that the event loop keeps running."""
     try:
         return await function(*args)
     except (SystemExit, GeneratorExit) as error:
@@ -83,8 +80,7 @@ async def _contained(function: Callable[..., Awaitable[Any]], args: tuple[Any, .
 class HandlerLoop:
     """Runs functions on the loop that called a `def` handler, even from threads that the handler starts.
 
-    Args:
-        threads: Threads of the call, or None for an endpoint, because the web server provides the thread.
+    An endpoint has no `threads`, because the web server provides its thread.
     """
 
     def __init__(self, threads: CallThreads | None = None) -> None:
@@ -147,23 +143,16 @@ class EventLoopThread:
 
     @property
     def forked(self) -> bool:
-        """True in a fork of the process that started the thread."""
         return os.getpid() != self._process
 
     def check_process(self) -> None:
-        """Raise `LocalProtocolError` in a fork."""
         if self.forked:
             raise LocalProtocolError(
                 f"this bus was opened in process {self._process}, whose threads a fork does not copy: open another one here"
             )
 
     def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any:
-        """Run a coroutine function and return its result. Ctrl-C cancels it.
-
-        Raises:
-            LocalProtocolError: If the loop was stopped, belongs to another process, or would have to wait for itself.
-            Exception: If the function raises it.
-        """
+        """Run a coroutine function and return its result. Ctrl-C cancels it."""
         work = _InterruptibleWork(function)
         try:
             with waiting_in_thread():
@@ -222,8 +211,7 @@ class EventLoopThread:
 
 
 class _InterruptibleWork:
-    """A call that can be cancelled at any time, because Ctrl-C may arrive before the loop has created the future of the
-    call."""
+    """A call that can be cancelled even before the loop has created its future, because Ctrl-C may arrive at any time."""
 
     __slots__ = ("_function", "_scope", "_unwanted")
 
@@ -250,8 +238,7 @@ class _InterruptibleWork:
 
 
 class OwnedBus:
-    """An open bus with its own loop and thread. It is closed when the interpreter exits, if not earlier, so it does not refer
-    to the blocking `Bus`."""
+    """An open bus with its own loop and thread, closed at exit if not earlier. It does not refer to the blocking `Bus`."""
 
     def __init__(self, bus: Bus, backend: str, manager: AbstractAsyncContextManager[Any]) -> None:
         self._bus = bus
@@ -274,8 +261,7 @@ class OwnedBus:
         self.end()
 
     def end(self, *error: Any) -> None:
-        """Close the bus, then stop its loop and thread. A forked process has neither, so there the object is only marked as
-        closed."""
+        """Close the bus, then stop its loop and thread. A forked process has neither, and only marks the object as closed."""
         with self._ending:
             if self.over:
                 return
@@ -300,8 +286,7 @@ class OwnedBus:
 
 
 class BorrowedLoop:
-    """An open bus on the event loop of another bus. A bus inside a tunnel uses it, because such a bus closes before the outer
-    bus."""
+    """An open bus on the event loop of an outer bus, for a bus inside a tunnel."""
 
     forked: bool = False
 

@@ -102,8 +102,7 @@ def said(name: str, text: str | None) -> str | None:
 
 
 def _attribute(kind: type, name: str) -> property:
-    """Create a property for an attribute or property of the original. Properties that return a list are read on the event
-    loop."""
+    """Create a property for an attribute or property of the original. A list is read on the event loop."""
     original = inspect.getattr_static(kind, name, None)
     if not isinstance(original, property):
         words = re.search(rf"^ *{name}: (.+)$", kind.__doc__ or "", re.M)

@@ -531,9 +531,7 @@ def _words(type: str, nonce: str, **more: int) -> dict[str, Any]:
 
 
 def _any_if_opaque(origin: str) -> str:
-    """Return the target origin, or ``*`` if it is opaque, because an opaque origin cannot be a target. The nonce then
-    identifies the receiver.
-    """
+    """Return ``*`` for an opaque origin, which cannot be a target. The nonce then identifies the receiver."""
     return "*" if origin == "null" else origin
 
 

@@ -36,8 +36,6 @@ _NO_RESPONDERS: Final = b"NATS/1.0 503\r\n\r\n"
 
 @define(eq=False)
 class EngineSubscription:
-    """A client's subscription."""
-
     client: EngineClient
     subject: str
     sid: str
@@ -194,7 +192,6 @@ class NatsEngine:
     # -- what clients do -------------------------------------------------------------------------------------------------
 
     def gone(self, client: EngineClient) -> None:
-        """Remove a client."""
         self.clients.pop(client, None)
         for subscription in client.subscriptions.values():
             self.subscriptions.remove(subscription.subject, subscription)
@@ -206,10 +203,7 @@ class NatsEngine:
         return self._reader.read(frame)
 
     def route(self, sender: EngineClient, operation: NatsOperation, block: bytes) -> None:
-        """Deliver a message to all matching subscriptions and one member of each queue group.
-
-        Notify the sender if there are none.
-        """
+        """Deliver a message to all matching subscriptions and one member of each queue group, or notify the sender of none."""
         told, groups = self._streams is not None and self._streams.take(operation, block), dict[str, list[EngineSubscription]]()
         for subscription in self.subscriptions.match(operation.subject):
             if subscription.client is sender and not sender.echo:
@@ -236,8 +230,6 @@ class NatsEngine:
 
 
 class EngineClient:
-    """A client's connection."""
-
     def __init__(self, engine: NatsEngine, transport: Transport) -> None:
         self.engine: Final = engine
         self.transport: Final = transport

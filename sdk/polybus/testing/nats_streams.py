@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
@@ -140,7 +141,6 @@ class PullConsumer:
     name: str
     config: dict[str, Any]
     _hand: Callable[[str, NatsOperation, bytes], bool]
-    _matches: Callable[[str, str], bool]
     _next: int = 1
     """Sequence number of the next undelivered message."""
     _given: dict[int, tuple[float, int]] = field(factory=dict)
@@ -226,7 +226,7 @@ class PullConsumer:
 
     def _mine(self, message: StoredMessage) -> bool:
         wanted = self.config.get("filter_subject")
-        return not wanted or self._matches(str(wanted), message.subject)
+        return not wanted or covers(str(wanted), message.subject)
 
     def acknowledged(self, number: int, word: bytes, now: float) -> None:
         given = self._given.get(number)
@@ -321,10 +321,8 @@ class NatsStreams:
 
     def _acknowledge(self, operation: NatsOperation) -> None:
         _, _, stream, consumer, _, number, *_ = operation.subject.split(".")
-        found = self._streams.get(stream)
-        there = None if found is None else found.consumers.get(consumer)
-        if there is not None:
-            there.acknowledged(int(number), operation.payload, self._time())
+        with suppress(_Refused):
+            self._consumer([stream, consumer]).acknowledged(int(number), operation.payload, self._time())
         if operation.reply is not None:
             self._hand(operation.reply, NatsOperation("PUB", operation.reply), b"")
 
@@ -333,30 +331,22 @@ class NatsStreams:
     def _asked(self, operation: NatsOperation) -> None:
         word = operation.subject[len(_API) :]
         asked: Any = msgspec.json.decode(operation.payload) if operation.payload else {}
-        if word.startswith("CONSUMER.MSG.NEXT."):
-            self._pulled(word.split(".")[3:], asked, operation.reply)
-            return
         verb = next((verb for verb in _ACTS if word == verb or word.startswith(f"{verb}.")), None)
-        if operation.reply is None:
-            return
-        if verb is None:
-            self._hand(operation.reply, NatsOperation("PUB", operation.reply), _NOBODY)
-            return
-        try:
-            answer = _ACTS[verb](self, word[len(verb) + 1 :].split("."), asked)
-        except _Refused as error:
-            answer = {"error": {"code": error.code, "err_code": error.number, "description": error.text}}
-        self._answer(operation.reply, answer)
-
-    def _pulled(self, names: list[str], asked: dict[str, Any], inbox: str | None) -> None:
-        stream = self._streams.get(names[0])
-        consumer = None if stream is None else stream.consumers.get(names[1])
+        inbox, pulls = operation.reply, word.startswith("CONSUMER.MSG.NEXT.")
         if inbox is None:
             return
-        if consumer is None:
-            self._hand(inbox, NatsOperation("PUB", inbox), _NOBODY)
-        else:
-            consumer.pull(inbox, asked, self._time())
+        try:
+            if pulls:
+                self._consumer(word.split(".")[3:]).pull(inbox, asked, self._time())
+            elif verb is not None:
+                self._answer(inbox, _ACTS[verb](self, word[len(verb) + 1 :].split("."), asked))
+            else:
+                self._hand(inbox, NatsOperation("PUB", inbox), _NOBODY)
+        except _Refused as refused:
+            if pulls:
+                self._hand(inbox, NatsOperation("PUB", inbox), _NOBODY)
+            else:
+                self._answer(inbox, {"error": dict(zip(("code", "err_code", "description"), refused.args, strict=True))})
 
     def _stream(self, names: list[str]) -> Stream:
         stream = self._streams.get(names[0])
@@ -370,9 +360,9 @@ class NatsStreams:
             raise _Refused(404, 10014, "consumer not found")
         return consumer
 
-    def _info(self, names: list[str], asked: Any) -> dict[str, Any]:
-        consumers = sum(len(stream.consumers) for stream in self._streams.values())
-        return {"streams": len(self._streams), "consumers": consumers}
+    @property
+    def info(self) -> dict[str, int]:
+        return {"streams": len(self._streams), "consumers": sum(len(one.consumers) for one in self._streams.values())}
 
     def _stream_info(self, names: list[str], asked: Any) -> dict[str, Any]:
         stream = self._stream(names)
@@ -435,18 +425,12 @@ class NatsStreams:
             raise _Refused(400, 10057, f"message [{asked.get('seq', 0)}] not found")
         return {"success": True}
 
-    def _consumers(self, names: list[str], asked: Any) -> dict[str, Any]:
-        return _page("consumers", [*self._stream(names).consumers], asked)
-
-    def _consumer_info(self, names: list[str], asked: Any) -> dict[str, Any]:
-        return self._consumer(names).members
-
     def _create_consumer(self, names: list[str], asked: Any) -> dict[str, Any]:
         stream, name = self._stream(names), names[1]
         config, there = asked["config"], stream.consumers.get(name)
         if there is None:
             _check_for_work(stream, config)
-            there = stream.consumers[name] = PullConsumer(stream, name, config, self._hand, covers)
+            there = stream.consumers[name] = PullConsumer(stream, name, config, self._hand)
             there.begin(self._time())
         elif asked.get("action") == "create" and any(there.config.get(member) != config[member] for member in config):
             raise _Refused(400, 10148, "consumer already exists")
@@ -472,11 +456,7 @@ def _check_for_work(stream: Stream, config: dict[str, Any]) -> None:
 
 
 class _Refused(Exception):
-    def __init__(self, code: int, number: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.number = number
-        self.text = text
+    """Arguments: code, err_code and description of the error."""
 
 
 def _page(member: str, names: list[str], asked: Any) -> dict[str, Any]:
@@ -490,15 +470,15 @@ def _overlap(one: str, other: str) -> bool:
 
 
 _ACTS: Final[dict[str, Callable[[NatsStreams, list[str], Any], dict[str, Any]]]] = {
-    "INFO": NatsStreams._info,
+    "INFO": lambda all, names, asked: all.info,
     "STREAM.INFO": NatsStreams._stream_info,
     "STREAM.CREATE": NatsStreams._create_stream,
     "STREAM.DELETE": NatsStreams._delete_stream,
     "STREAM.NAMES": NatsStreams._names,
     "STREAM.MSG.GET": NatsStreams._message,
     "STREAM.MSG.DELETE": NatsStreams._delete_message,
-    "CONSUMER.INFO": NatsStreams._consumer_info,
-    "CONSUMER.NAMES": NatsStreams._consumers,
+    "CONSUMER.INFO": lambda all, names, asked: all._consumer(names).members,
+    "CONSUMER.NAMES": lambda all, names, asked: _page("consumers", [*all._stream(names).consumers], asked),
     "CONSUMER.CREATE": NatsStreams._create_consumer,
     "CONSUMER.DURABLE.CREATE": NatsStreams._create_consumer,
     "CONSUMER.DELETE": NatsStreams._delete_consumer,

@@ -151,9 +151,7 @@ class _Jumps(selectors.DefaultSelector):
 
 
 class _Task(asyncio.Task[Any]):
-    """A task hashed by its number. Otherwise anyio, which cancels tasks in set order, would cancel them in order of memory
-    addresses.
-    """
+    """A task hashed by its number, because anyio cancels tasks in set order, which would depend on memory addresses."""
 
     def __init__(self, coro: Any, *, number: int, **options: Any) -> None:
         self._number = number
