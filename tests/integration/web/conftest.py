@@ -1,9 +1,8 @@
 """A bus behind a web server: FastAPI and Starlette under uvicorn and hypercorn, HTTP by a bus alone, examples in processes.
 
 Needs the packages of the extra ``dev``. Some tests need more, and are skipped without it (in CI they fail): Chromium
-(`test_browser`, `test_chat_page`, `test_four_workers`) and nginx, which ``make web`` installs, npm `ubre` (`test_chat_page`),
-which ``make peers`` installs, and a NATS server (several workers, `test_outbox`). To run only this folder: ``make
-test-integration ARGS=tests/integration/web``.
+(`test_chat_page`) and nginx, which ``make web`` installs, and a NATS server (several workers, `test_outbox`). To run only this
+folder: ``make test-integration ARGS=tests/integration/web``.
 """
 
 from collections.abc import AsyncIterator

@@ -545,18 +545,6 @@ async def test_a_server_that_goes_away_while_it_is_told_is_named_in_the_reason(c
     assert told == {("polybus.link", "WARNING")}
 
 
-async def test_a_foreign_server_answers_in_binary_mode() -> None:
-    async def answer(request: Request) -> Response:
-        (asked,) = from_http(request.headers, await request.body())
-        assert isinstance(asked, Message)
-        facts = {"source": asked.attributes["sink"], "sink": asked.attributes["source"], "reqid": asked.attributes["id"]}
-        content = to_http([Message(Kind.RESPONSE, body=[asked.body], attributes=facts)], mode="binary")
-        return Response(content.body, headers=dict(content.headers))
-
-    async with foreign(answer) as url, connect(url, protocol=UProtocol(content="binary", peer=VCU)) as client:
-        assert await client.request("echo", 7) == [7]
-
-
 async def test_publications_that_wait_go_in_one_batch() -> None:
     seen: list[int] = []
     held = anyio.Event()

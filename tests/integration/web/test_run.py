@@ -17,7 +17,7 @@ import pytest
 import websockets
 from fastapi import FastAPI
 
-from polybus import Bus, ConnectFailed, Disconnected, Handshake, Limits, LocalProtocolError, Unavailable, connect
+from polybus import Bus, ConnectFailed, Disconnected, Handshake, Limits, LocalProtocolError, connect
 from polybus.fastapi import BusDep, attach, readiness_endpoint, run
 from polybus.fastapi._attachment import Attachment
 from polybus.fastapi._server import DrainingServer
@@ -176,21 +176,6 @@ async def test_uvicorns_log_shows_no_token_of_a_query(monkeypatch: pytest.Monkey
     assert any("/bus?a=1&access_token=***" in line for line in lines)
     assert not any("s3cr3t" in line for line in lines)
     assert not any(log.filters for log in logs)
-
-
-async def test_the_first_signal_lets_handlers_finish_and_nobody_in() -> None:
-    app, bus, slow = application()
-    async with serving(app, drain=60.0) as (server, task), connect(url_of(server)) as client:
-        reply = client.request("slow")
-        await slow.began.wait()
-        server.handle_exit(signal.SIGTERM, None)
-        await eventually(lambda: not bus.ready)
-        with pytest.raises(Unavailable):
-            await client.request("slow")
-        assert not task.done()
-        slow.let_go.set()
-        assert await reply == "at last"
-        await task
 
 
 async def test_the_second_signal_ends_it_at_once_whatever_runs() -> None:

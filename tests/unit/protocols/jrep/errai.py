@@ -6,12 +6,7 @@ from polybus.protocols.jrep.names import CLIENT_BUS, ERRORS_SUFFIX, REPLY_SUFFIX
 
 from .raw import SERVICES, Peer
 
-__all__ = ["ClientMessageBusImpl", "marked"]
-
-
-def marked(java: str, value: Any) -> dict[str, Any]:
-    """A scalar as Errai writes it."""
-    return {"^EncodedType": java, "^ObjectID": "-1", "^NumVal": value}
+__all__ = ["ClientMessageBusImpl"]
 
 
 class ClientMessageBusImpl:
@@ -26,9 +21,8 @@ class ClientMessageBusImpl:
         self.remote: set[str] = set()
         """Subjects that it may send to. Nothing ever leaves this set."""
         self.subscriptions: set[str] = set()
-        """Its own."""
         self.services: dict[str, Any] = {}
-        """Its own services, with what they answer: a function of the message."""
+        """What they answer: a function of the message."""
         self.heard: list[dict[str, Any]] = []
         self.told: list[tuple[str, str]] = []
         """What the server has said about its subjects."""
@@ -45,7 +39,6 @@ class ClientMessageBusImpl:
         await self.peer.say({"ToSubject": "ServerBus", "CommandType": verb, **parts})
 
     async def subscribe(self, subject: str) -> None:
-        """As after the handshake."""
         self.subscriptions.add(subject)
         await self.command("RemoteSubscribe", Subject=subject, PriorityProcessing="1")
 
@@ -55,7 +48,6 @@ class ClientMessageBusImpl:
             await self.peer.say(message)
 
     async def listen(self) -> None:
-        """Read, learn, answer; until cancelled."""
         while True:
             await self.take(await self.peer.hear())
 
@@ -65,12 +57,10 @@ class ClientMessageBusImpl:
             await self._learn(message)
             return
         self.heard.append(message)
-        service = self.services.get(subject)
-        if service is None or "ReplyTo" not in message:
-            return
-        answer = service(message)
-        goal = message["ErrorTo"] if "ErrorMessage" in answer else message["ReplyTo"]
-        await self.send({"ToSubject": goal, **answer})
+        if subject in self.services and "ReplyTo" in message:
+            answer = self.services[subject](message)
+            goal = message["ErrorTo"] if "ErrorMessage" in answer else message["ReplyTo"]
+            await self.send({"ToSubject": goal, **answer})
 
     async def _learn(self, message: dict[str, Any]) -> None:
         verb, subject = message["CommandType"], message.get("Subject", "")
@@ -78,10 +68,7 @@ class ClientMessageBusImpl:
         if verb == "RemoteSubscribe":
             self.remote.add(subject)
         elif verb == "RemoteUnsubscribe":
-            await self._unsubscribe_all(subject)
-
-    async def _unsubscribe_all(self, subject: str) -> None:
-        """End its own subscriptions, had it any or not, and tell the server: that is how it reads the command."""
-        self.subscriptions.discard(subject)
-        if not subject.endswith((REPLY_SUFFIX, ERRORS_SUFFIX)):
-            await self.command("RemoteUnsubscribe", Subject=subject, PriorityProcessing="1")
+            # It ends its own subscriptions, had it any or not, and tells the server: that is how it reads the command.
+            self.subscriptions.discard(subject)
+            if not subject.endswith((REPLY_SUFFIX, ERRORS_SUFFIX)):
+                await self.command("RemoteUnsubscribe", Subject=subject, PriorityProcessing="1")
