@@ -355,11 +355,7 @@ async def test_of_two_versions_that_make_a_consumer_at_once_the_later_is_told_th
     [
         ([WORK, Store("more", "work.begun")], [], "cannot be created: the NATS server says: subjects overlap"),
         ([Store("many", "many.>", replicas=3)], [], "the store '.*many' cannot be created: .*replicas > 1 not supported"),
-        (
-            [],
-            [("work.>", {})],
-            r"stored publications of 'work.>': no store has this subject. Add it to a store, for example Cluster\(stores=",
-        ),
+        ([], [("work.>", {})], r"'work.>': no store has this subject. Add it to a store, for example Cluster\(stores="),
         ([Store("part", "work.x")], [("work.>", {})], "the store .*-part only has some of these subjects"),
         ([Store("part", "work.x")], [("*.x", {})], "the store .*-part only has some of these subjects"),
         ([Store("all", "/vehicle/1/2/3")], [("/vehicle/1/2/*", {})], "a pattern of URIs would also acknowledge publications"),
@@ -383,14 +379,9 @@ async def test_what_stores_and_durable_handlers_cannot_be_is_one_clear_error(
 @pytest.mark.parametrize(
     ("of", "member", "value"),
     [
-        ("stream", "storage", "memory"),
-        ("stream", "discard", "old"),
-        ("stream", "max_msgs", 2),
-        ("stream", "max_msgs_per_subject", 1),
-        ("stream", "no_ack", True),
-        ("consumer", "ack_policy", "none"),
-        ("consumer", "max_deliver", 2),
-        ("consumer", "headers_only", True),
+        *(("stream", "storage", "memory"), ("stream", "discard", "old"), ("stream", "max_msgs", 2)),
+        *(("stream", "max_msgs_per_subject", 1), ("stream", "no_ack", True)),
+        *(("consumer", "ack_policy", "none"), ("consumer", "max_deliver", 2), ("consumer", "headers_only", True)),
     ],
 )
 async def test_what_others_made_that_would_lose_data_is_named(engine: Any, name: str, of: str, member: str, value: Any) -> None:

@@ -21,11 +21,7 @@ from tests.integration.interop.nats_keys import Key, Operator
 @pytest.mark.parametrize(
     ("url", "expected", "address"),
     [
-        (
-            "nats+tcp://127.0.0.1:4222?queue=w&inbox=_own&client=me&tls_first=true",
-            Nats(queue="w", inbox="_own", client="me", tls_first=True),
-            "tcp://127.0.0.1:4222",
-        ),
+        ("nats+tcp://h:1?queue=w&inbox=_own&tls_first=true", Nats(queue="w", inbox="_own", tls_first=True), "tcp://h:1"),
         ("nats+tls://ann:p%40ss@host:4222", Nats(user="ann", password="p@ss"), "tls://host:4222"),
         ("nats+wss://to%2Fken@[::1]:4222", Nats(token="to/ken"), "wss://[::1]:4222"),
     ],

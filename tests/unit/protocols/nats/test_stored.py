@@ -154,7 +154,7 @@ def native() -> Reading:
 def clustered() -> Reading:
     node = Node()
     [frame] = sent(node, Message(Kind.SUBSCRIBE, attributes={"reader": 3}))
-    assert frame.startswith(f"SUB shop.j.{node.name}.3 ".encode())
+    assert frame.startswith(f"SUB shop.j.{node.name}.3 h ".encode())
     return Reading(node, f"shop.j.{node.name}.3", frame.split()[-1].decode(), "shop.p.orders.x")
 
 
@@ -237,16 +237,6 @@ def test_of_a_stored_publication_over_the_limit_a_reader_is_given_nothing_but_th
     [message] = told(reading.session, cut)
     assert "is over the limit (limit: message)" in message.peer.fault
     assert (message.raw, message.headers, message.peer.block, message.peer.number) == (None, None, b"", 41)
-
-
-def test_what_is_on_its_way_when_a_reader_is_given_up_still_comes(reading: Reading) -> None:
-    [frame] = sent(reading.session, Message(Kind.UNSUBSCRIBE, attributes={"reader": 3}))
-    assert frame == f"UNSUB {reading.sid}\r\n".encode()
-    [message] = reading.given()
-    assert (message.body, message.peer) == (5, GIVEN)
-    reading.session.confirm(0.0)
-    told(reading.session, b"PONG\r\n")
-    assert reading.given() == []
 
 
 @pytest.mark.parametrize(
