@@ -147,10 +147,7 @@ class _Types:
 
 
 def _with_defaults(schemas: Mapping[str, Schema]) -> set[str]:
-    """Return the schemas with members that are optional when sent but always present when received.
-
-    Includes schemas that refer to such a schema.
-    """
+    """Return the schemas that contain, or refer to, members that are optional when sent but always present when received."""
     texts = {name: json.dumps(schema) for name, schema in schemas.items()}
     found = {name for name, text in texts.items() if '"default":' in text and OMITS not in text}
     refers = {name: {*re.findall(f'"{re.escape(REFERENCE)}([^"]+)"', text)} for name, text in texts.items()}

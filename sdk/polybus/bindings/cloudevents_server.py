@@ -140,8 +140,7 @@ class EventsConnection:
         return None
 
     async def take(self, posted: Posted, frames: list[bytes]) -> None:
-        """Deliver events, and wait until all are answered, the connection ends or the client disconnects. Call `answered`
-        afterwards.
+        """Deliver events, and wait until all are answered or the connection ends. Call `answered` afterwards.
 
         The list is cleared, so that a waiting request does not keep the posted data in memory.
         """

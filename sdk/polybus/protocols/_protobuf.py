@@ -194,19 +194,18 @@ def _struct(data: bytes, at: int, end: int, depth: int) -> dict[str, Any]:
             raise ValueError("not of google.protobuf.Struct")
         here, at = at + 2, at + 2 + data[at + 1]
         name_end = here + 2 + data[here + 1]
+        begin = name_end + 2
         # Fast path: all lengths in one byte, the key first, then only the value.
-        if at - here > 127 or at > end or data[here] != _ITEM or name_end + 2 >= at or data[name_end] != _ENTRY_VALUE:
+        if (
+            at - here > 127 or at > end or data[here] != _ITEM
+            or begin >= at or data[name_end] != _ENTRY_VALUE or begin + data[name_end + 1] != at
+        ):  # fmt: skip
             here, at = _size(data, here - 1, end)
             key, value = _entry(data, here, at, depth)
             members[key] = value
             continue
         key = data[here + 2 : name_end].decode()
-        begin, size = name_end + 2, data[name_end + 1]
-        if begin + size != at:
-            key, value = _entry(data, here, at, depth)
-            members[key] = value
-            continue
-        if data[begin] == _STRING and data[begin + 1] == size - 2:
+        if data[begin] == _STRING and data[begin + 1] == at - begin - 2:
             members[key] = data[begin + 2 : at].decode()
         else:
             members[key] = _value(data, begin, at, depth)

@@ -113,17 +113,12 @@ class HypercornServer:
         self._stop.set()
 
     def _is_written(self, record: logging.LogRecord) -> bool:
-        """Allow a few log lines per minute, as in other transports. If no file descriptors are free, trio logs ten lines per
-        second.
-        """
+        """Allow a few log lines per minute. If no file descriptors are free, trio logs ten lines per second."""
         record.exc_info = None
         return self._warnings.allows(str(record.msg))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application, and read the rest of a request before its answer ends.
-
-        Otherwise hypercorn would keep both in memory.
-        """
+        """Run the application, and read the rest of a request before its answer ends. Otherwise hypercorn would keep both."""
 
         async def drop() -> None:
             while (await receive())["type"] != "http.disconnect":

@@ -147,9 +147,7 @@ class HttpRequest(AsgiRequest):
         raise WriteStalled(f"write stalled: the client accepted no data for {seconds:g} s (Limits.write_timeout)")
 
     async def rest(self) -> None:
-        """Read and discard input for `Limits.frame_timeout`, because a client may not see a response while it is still
-        sending.
-        """
+        """Discard input for `Limits.frame_timeout`, because a client may not see a response while it is still sending."""
         with anyio.move_on_after(self.options.host.limits.frame_timeout):
             while (message := await self.receive())["type"] == "http.request" and message.get("more_body"):
                 pass

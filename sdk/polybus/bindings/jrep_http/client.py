@@ -57,18 +57,14 @@ def offer_in(payload: bytes) -> Offer:
 
     flags = frozenset(flag.strip() for flag in text("CapabilitiesFlags").split(","))
     legacy, ours = message["CommandType"] == "CapabilitiesNotice", "Polybus" in message
-    key, url, token = text("ConnectionSessionKey"), text("WebSocketURL"), text("WebSocketToken")
-    return Offer(flags, key, url, token, _frequency(message), legacy, ours)
-
-
-def _frequency(message: Mapping[str, Any]) -> float:
     given = message.get("PollFrequency")
-    if isinstance(given, dict):
-        given = given.get("^NumVal")
     try:
-        return min(max(int(float(str(given))), 100), 30_000) / 1000
+        number = float(str(given.get("^NumVal") if isinstance(given, dict) else given))
+        frequency = min(max(int(number), 100), 30_000) / 1000
     except (ValueError, OverflowError):  # OverflowError: Infinity
-        return 0.5
+        frequency = 0.5
+    key, url, token = text("ConnectionSessionKey"), text("WebSocketURL"), text("WebSocketToken")
+    return Offer(flags, key, url, token, frequency, legacy, ours)
 
 
 class WebSocketNegotiation:
@@ -95,20 +91,16 @@ class WebSocketNegotiation:
 
     @property
     def claim(self) -> bytes:
-        """The first message of the negotiation, which is also the last. It must be a bare object, because arrays are not
-        answered.
-        """
+        """The first and last message of the negotiation: a bare object, because arrays are not answered."""
         offer = self._offer
         return word(CommandType="Associate", ConnectionSessionKey=offer.key, WebSocketToken=offer.token)[1:-1]
 
     async def negotiate(self) -> bool:
         """Return True once the server has confirmed the WebSocket. Then send `claim`."""
-        self.reason = self._objection()
-        if not self.reason:
-            try:
-                self.reason = await self._negotiate()
-            except BusError as error:
-                self.reason = str(error)
+        try:
+            self.reason = self._objection() or await self._negotiate()
+        except BusError as error:
+            self.reason = str(error)
         if self.reason and self.socket is not None:
             self.socket.abort(Closed(1000, self.reason))
         return not self.reason
@@ -217,7 +209,8 @@ class ErraiClient(HttpClient):
     def send(self, frame: bytes) -> None:
         socket = self._socket if self._state is TransportState.OPEN and not (self._queue or self._busy) else None
         if socket is not None and self._fits(frame):
-            self._say(socket, frame)
+            self._unread = True
+            socket.send(frame)
             return
         waiting = len(self._queue)
         super().send(frame)
@@ -305,15 +298,12 @@ class ErraiClient(HttpClient):
         most = self._frame if self._frame is not None else 0 if self._offer.ours else FRAME
         return not most or len(frame) <= most
 
-    def _say(self, socket: Transport, frame: bytes) -> None:
-        self._unread = True
-        socket.send(frame)
-
     async def _pass_by(self, socket: Transport) -> None:
         """Send frames over the WebSocket until one is too large, which is posted once the server has confirmed the others."""
         said = 0
         while self._queue and self._fits(self._queue[0]):
-            self._say(socket, self._queue.popleft())
+            self._unread = True
+            socket.send(self._queue.popleft())
             said += 1
         self._left(said)
         if self._queue and self._unread:

@@ -444,9 +444,7 @@ class UpCodec:
         return self.frame(given, message)
 
     def frame(self, given: Attributes, message: Message) -> bytes:
-        """Write attributes and a body. Bytes in one of the protocol's formats are not checked, because tools use them to test
-        readers.
-        """
+        """Write attributes and a body. Encoded bytes are not checked, because tools use them to test readers."""
         if message.kind is Kind.ERROR:
             given.commstatus = int(message.code or Code.UNKNOWN)
             payload: bytes | None = status_of(message)

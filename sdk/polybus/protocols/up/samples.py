@@ -83,8 +83,7 @@ class Dialect:
         )
 
     def frame(self, sample: Sample, limit: int) -> bytes:
-        """Convert a sample to a frame. The sample's key must match its attributes, because a fabric's access rules apply to
-        keys.
+        """Convert a sample to a frame. The key must match the attributes, because a fabric's access rules apply to keys.
 
         Raises `ForeignDialect` for a sample in another dialect that uses the same keys, and `ValueError` for an invalid sample.
         """

@@ -206,9 +206,7 @@ _SOME_ID: Final = bytes.fromhex("018bcfe5687b70008010101010101a1a")
 def _violation_of_head(
     type: int, source: UUri | None, sink: UUri | None, priority: int, lives: bool, format: int
 ) -> MessageRule | None:
-    """Like `first_violation`, but without checking ids. Results are cached, because many messages share the other
-    attributes.
-    """
+    """Like `first_violation`, but without ids, so that results can be cached: many messages share the other attributes."""
     ttl = 1 if lives else None
     given = Attributes(_SOME_ID, type, source, sink, priority, ttl, reqid=_SOME_ID, payload_format=format)
     return next(violations(given), None)

@@ -67,9 +67,7 @@ class Uri:
 
     @property
     def entity(self) -> str:
-        """Authority, name and version, such as ``//vcu.vin/body.access/1`` or ``/body.access/1``. Equal entities have equal
-        strings.
-        """
+        """Authority, name and version, such as ``//vcu.vin/body.access/1``. Equal entities have equal strings."""
         return f"{'//' if self.authority else ''}{self.authority}/{self.ue}/{self.version}"
 
     @property
@@ -188,10 +186,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def encode_name(subject: str, dots: int = _DOTS) -> str:
-    """Encode a subject as the last segment of an address.
-
-    Dots after the second one, or next to an empty name, are escaped.
-    """
+    """Encode a subject as the last segment of an address, escaping dots after the second one or next to an empty name."""
     tokens = subject.split(".")
     name = quote(tokens[0], safe=_SAFE)
     for place, (before, token) in enumerate(zip(tokens, tokens[1:], strict=False), 1):
@@ -210,10 +205,7 @@ def decode_name(name: str) -> str | None:
 
 
 class UProtocolNames:
-    """The addresses of one connection.
-
-    Until the peer's address is known, this side's address is used, which a polybus peer accepts.
-    """
+    """The addresses of one connection. Until the peer's is known, this side's is used, which a polybus peer accepts."""
 
     __slots__ = ("_limit", "_ours", "_peer", "entity", "peer", "subjects")
 

@@ -296,10 +296,7 @@ class ProtoReader:
         return self._message(kind, event, raw, format)
 
     def _remember(self, frame: bytes, block: int, kind: Kind, event: UsualEvent, raw: bytes | None, format: BodyFormat) -> None:
-        """Cache the bytes between the id and the reqid or data.
-
-        Nothing may follow the data, because it would be read into other events.
-        """
+        """Cache the bytes from the id to the reqid or data, unless anything follows, which would be read into other events."""
         size, rest = block - _BLOCK, block
         if frame.startswith(_REQID_FIELD, rest):
             rest += len(_REQID_FIELD) + 36
@@ -348,9 +345,7 @@ _REFERENCES: Final = frozenset({"sink", "dataschema"})
 
 
 class ProtoWriter:
-    """Writes protobuf events. If `old` is set, events are written as in up-python 1.5: always with `binary_data`, and addresses
-    as ``ce_string``.
-    """
+    """Writes protobuf events. If `old` is set, always with `binary_data` and with addresses as ``ce_string``."""
 
     def __init__(self, schema: str, old: bool) -> None:
         self._old = old
