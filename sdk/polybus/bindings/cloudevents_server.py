@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import anyio
-from attrs import frozen
+from attrs import define, field
 
 from ..errors import RemoteProtocolError, TooLarge
 from ..message import Kind, Message
@@ -30,16 +30,19 @@ _SILENCE = 90.0
 """Seconds without a request after which a peer is considered gone."""
 
 
+@define(eq=False)
 class Posted:
-    def __init__(self, request: HttpRequest, requests: Sequence[str]) -> None:
-        self.request: HttpRequest = request
-        self.requests: Sequence[str] = requests
-        self.answers: list[bytes] = []
-        self.size: int = 0
-        self.over: bool = False
-        self.no_room: str = ""
-        """The limit that left no space for answers, or an empty string."""
-        self.done: anyio.Event = anyio.Event()
+    request: HttpRequest
+    form: Form
+    frames: list[bytes]
+    entity: str
+    requests: Sequence[str]  # Ids
+    refusal: RemoteProtocolError | None  # Reason why all events are refused
+    answers: list[bytes] = field(factory=list)
+    size: int = 0
+    over: bool = False
+    no_room: str = ""  # Limit that left no space for answers
+    done: anyio.Event = field(factory=anyio.Event)
 
     def answer(self, frame: bytes) -> None:
         self.answers.append(frame)
@@ -139,11 +142,8 @@ class EventsConnection:
             seen.add(id)
         return None
 
-    async def take(self, posted: Posted, frames: list[bytes]) -> None:
-        """Deliver events, and wait until all are answered or the connection ends. Call `answered` afterwards.
-
-        The list is cleared, so that a waiting request does not keep the posted data in memory.
-        """
+    async def take(self, posted: Posted) -> None:
+        """Deliver events, and wait until all are answered or the connection ends. Call `answered` afterwards."""
         self._busy += 1
         if self._state is not TransportState.OPEN or self._receiver is None:
             posted.end()
@@ -151,10 +151,9 @@ class EventsConnection:
         for id in posted.requests:
             self._posted[id] = posted
         posted.request.release()
-        taken = frames[:]
-        frames.clear()
+        taken, posted.frames = posted.frames, []
         self._receiver.frames_received(taken)
-        del taken
+        del taken  # a waiting request does not keep the posted data in memory
         if not posted.complete and posted.requests:
             await posted.request.while_there(posted.done.wait())
         if posted.answers and posted.complete and not posted.over:
@@ -213,15 +212,6 @@ _STATUS = {"too_large": 413, "unknown_format": 415}
 _KINDS = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY})
 
 
-@frozen
-class _Content:
-    form: Form
-    frames: list[bytes]
-    entity: str
-    requests: Sequence[str]
-    refusal: RemoteProtocolError | None
-
-
 class EventsEndpoint(HttpEndpoint):
     def __init__(self, path: str = "/") -> None:
         super().__init__(path)
@@ -249,26 +239,25 @@ class EventsEndpoint(HttpEndpoint):
         body = await request.body()
         if body is None:
             return
-        content = self._content(request, body)
+        posted = self._read(request, body)
         del body
-        key = request.host, content.entity, admission.identity.key
+        key = request.host, posted.entity, admission.identity.key
         known = self._connections.get(key, ())
         connection = next((one for one in known if one.identity == admission.identity and not one.over), None)
         if connection is None:
             connection = EventsConnection(request, self._adapter, admission.identity, partial(self._left, key))
             request.open(connection, admission)
             self._connections.setdefault(key, []).append(connection)
-        twice = connection.taken(content.requests)
+        twice = connection.taken(posted.requests)
         if twice is not None:
             raise HandshakeRejected(409, f"the id {twice[:80]} is still in flight: ids must be unique")
-        posted = Posted(request, content.requests)
         try:
-            await connection.take(posted, content.frames)
-            await self._answer(send, content, posted)
+            await connection.take(posted)
+            await self._answer(send, posted)
         finally:
             connection.answered(posted)
 
-    async def _answer(self, send: Send, content: _Content, posted: Posted) -> None:
+    async def _answer(self, send: Send, posted: Posted) -> None:
         if posted.no_room == "total_bytes":
             text = f"the share of Limits.total_bytes leaves no room for {posted.size} bytes of answers: try again later"
             raise HandshakeRejected(503, text)
@@ -281,16 +270,16 @@ class EventsEndpoint(HttpEndpoint):
         if not posted.complete:
             return  # the client is gone
         if posted.answers:
-            made = http_of(posted.answers, self._adapter, content.form)
+            made = http_of(posted.answers, self._adapter, posted.form)
             posted.answers.clear()
             headers = [(name.encode(), value.encode("latin-1")) for name, value in made.headers.items()]
             await posted.request.respond(send, made.body, headers)
-        elif content.refusal is not None:
-            raise _turned(content.refusal)
-        elif not content.requests:
+        elif posted.refusal is not None:
+            raise _turned(posted.refusal)
+        elif not posted.requests:
             await respond(send, 202, b"")
 
-    def _content(self, request: HttpRequest, body: bytes) -> _Content:
+    def _read(self, request: HttpRequest, body: bytes) -> Posted:
         assert self._options is not None
         limits = self._options.host.limits
         headers = {name: ", ".join(values) for name, values in request.head.headers.items()}
@@ -316,7 +305,7 @@ class EventsEndpoint(HttpEndpoint):
             if message.kind is Kind.REQUEST:
                 requests.append(str(message.id))
         refusal = refusals[0] if len(refusals) == len(frames) and refusals else None
-        return _Content(form, frames, entity, requests, refusal)
+        return Posted(request, form, frames, entity, requests, refusal)
 
     def _left(self, key: tuple[str, str, str | None], connection: EventsConnection) -> None:
         known = self._connections.get(key, [])
