@@ -130,7 +130,8 @@ def plain_form(value: Any) -> Any:
     if isinstance(value, (os.PathLike, complex)) or type(value).__module__ in _OF_TEXT:  # the form that pydantic uses
         return str(value).strip("()")
     if is_of_pydantic(type(value)):
-        return _dumper(type(value))(value, mode="json")
+        own: type = type(value)
+        return _dumper(own)(value, mode="json")
     if inspect.isawaitable(value):
         raise TypeError(f"{type(value).__name__} is awaitable: is an await missing?")
     if isinstance(value, BaseException):

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from functools import partial
@@ -373,16 +374,12 @@ PORTS = r"the port must be a number from 0 to 65535, for example ubre\+tcp://127
     [
         (lambda: bus_class("ubre+ws://h:1/b"), r"Bus\(\) takes no URL: .*polybus\.connect\('ubre\+ws://h:1/b'\).*bus\.serve\("),
         (lambda: bus_class(url="ubre+ws://h:1/bus"), r"Bus\(\) has no url=: a client calls polybus\.connect"),
-        (
-            lambda: bus_class(auth=print),
-            r"Bus\(\) has no auth=: authenticate= identifies a peer, and authorize= decides what it may do$",
-        ),
+        (lambda: bus_class(auth=print),
+         r"Bus\(\) has no auth=: authenticate= identifies a peer, and authorize= decides what it may do$"),
         (lambda: connector("ubre+ws://h:1/bus", timeout=3), r"connect\(\) has no timeout=: wait= .*Limits\(connect_timeout="),
         (lambda: connector(url="ubre+ws://h:1/bus"), r"the URL is the first argument"),
-        (
-            lambda: bus_class().connect("ubre+ws://h", token="x"),
-            r"bus\.connect\(\) has no token=: pass headers=\{'authorization'",
-        ),
+        (lambda: bus_class().connect("ubre+ws://h", token="x"),
+         r"bus\.connect\(\) has no token=: pass headers=\{'authorization'"),
         (lambda: bus_class().serve("ubre+ws://h", port=1), r"bus\.serve\(\) has no port=: the address is one URL"),
         (lambda: bus_class().serve("ubre+ws://h:1/", authenticate=print), r"Bus\(authenticate=...\)"),
         (lambda: bus_class().serve("ubre+ws://h", orgins=["x"]), r"bus\.serve\(\) has no orgins=: did you mean origins=\?$"),
@@ -405,7 +402,7 @@ PORTS = r"the port must be a number from 0 to 65535, for example ubre\+tcp://127
         (lambda: Bus().include(Router(), prefix="user"), r"write prefix='user\.'"),
         (lambda: Router(prefix="user.").handle(7), r"^prefix='user\.' cannot be put before 7: "),
     ],
-)
+)  # fmt: skip
 def test_an_argument_that_users_try_is_answered_with_what_to_write_instead(call: Any, says: str) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         call()
@@ -582,3 +579,38 @@ def test_the_error_of_a_malformed_url_does_not_show_its_secret(url: str) -> None
             use(url)
         except ValueError as error:
             assert "s3cret" not in f"{error} {error!r}"  # not each of them refuses all
+
+
+# -- what to do next -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ask", "next_step"),
+    [
+        (
+            lambda bus: bus.request("price", "x" * 30_000),
+            r"send less, or raise Limits\(message=\.\.\.\) at both ends; a stream",
+        ),
+        (lambda bus: bus.request("price", float("nan")), r"\(send None or a string\)"),
+        (lambda bus: bus.request(7, "soup"), "subjects are strings here: write '7'"),
+        (lambda bus: bus.request("broken"), r"internal error [0-9a-f]{8}; look for this id in the server's log$"),
+        (lambda bus: bus.request("price", "soup", returns=str), "does returns= match the handler's return type?"),
+    ],
+)
+async def test_a_request_that_cannot_be_says_what_to_do(ask: Callable[[Bus], Awaitable[Any]], next_step: str) -> None:
+    bus = Bus(limits=Limits(message=20_000))
+    bus.handle("price", inline=True)(lambda article: 7)
+    bus.handle("broken", inline=True)(lambda: 1 // 0)
+    async with pair(bus, client=Bus(limits=bus.limits)) as client:
+        with pytest.raises(Exception, match=next_step):
+            await ask(client)
+
+
+@pytest.mark.native
+async def test_a_server_that_refuses_what_is_brought_says_what_to_do() -> None:
+    ann = {"authorization": "Bearer ann"}
+    async with Bus(authenticate=lambda given: given.headers == given.headers | ann).serve("ubre+ws://127.0.0.1:0/") as server:
+        bob = connect(server.url, headers={"authorization": "Bearer bob"})
+        await refused(bob, Exception, r"the server refused authorization: is it expired")
+        csb = connect(server.url.replace("ubre", "csb"), headers=ann)
+        await refused(csb, ConnectionError, r"the client offers 'csb', the server accepts ubre: begin the URL with ubre\+$")

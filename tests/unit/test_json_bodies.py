@@ -90,12 +90,10 @@ class Struct(msgspec.Struct):
         (lambda number: [Attrs(1.0), Attrs(number)], "$[1].price"),
         (lambda number: [Data(1.0), Data(number)], "$[1].price"),
         (lambda number: [Struct(1.0), Struct(number)], "$[1].price"),
-        (
-            lambda number: {"text": "x" * 1000, "rows": [{"id": 1, "price": None}] * 300 + [{"id": 2, "price": number}]},
-            "$.rows[300].price",
-        ),
+        (lambda number: {"text": "x" * 1000, "rows": [{"id": 1, "price": None}] * 300 + [{"id": 2, "price": number}]},
+         "$.rows[300].price"),
     ],
-)
+)  # fmt: skip
 def test_a_number_that_json_has_not_is_refused_with_its_path(make: Any, path: str, number: float) -> None:
     with pytest.raises(EncodeError) as refused:
         JSON.encode(make(number))

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Channel, Limits, Peer, Route, bridge, connect
+from polybus import Backoff, Bus, Limits, Peer, Route, bridge, connect
 from polybus._core.bus.bridge import Bridge
 from polybus.errors import ConnectFailed, Disconnected, LocalProtocolError, NoHandler, RequestError, Unavailable
 from polybus.events import DeadLettered, LinkDown
@@ -42,11 +42,6 @@ class Far:
                 yield number
             await self.go.wait()
 
-        @self.bus.handle("double")
-        async def double(ch: Channel[int, int]) -> None:
-            async for number in ch:
-                await ch.send(2 * number)
-
         @self.inner.handle("echo")
         async def echo(body: Any) -> Any:
             return body
@@ -72,26 +67,6 @@ def busy(*peers: Peer) -> bool:
 
 
 # -- in a row ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bridges", [1, 2, 3])
-async def test_streams_channels_and_tunnels_cross_as_many_bridges_as_requests_and_publications(bridges: int) -> None:
-    far = Far()
-    far.go.set()
-    async with joined(far, bridges=bridges) as (asker, _), far.bus.subscribe("news") as news:
-        assert await asker.request("slow", 1) == 2
-        async with asker.stream("count", 100) as numbers:
-            assert [number async for number in numbers] == list(range(100))
-        async with asker.channel("double") as doubled:
-            for number in range(100):
-                await doubled.send(number)
-                assert await anext(doubled) == 2 * number
-        async with connect(asker.tunnel("site.7"), protocol="jrep") as within:
-            assert [await within.request("echo", number) for number in range(100)] == list(range(100))
-        await refused(connect(asker.tunnel("elsewhere"), protocol="jrep"), ConnectFailed, match="no tunnel listener for")
-        await eventually(lambda: not far.inner.peers and not any(core_of(peer).channels for peer in asker.peers))
-        await asker.publish("news", "far")
-        assert (await anext(news)).body == "far"
 
 
 async def test_bodies_of_streams_are_converted_by_each_bridge_that_they_cross() -> None:

@@ -3,12 +3,11 @@
 import logging
 import re
 
-import anyio
 import pytest
 
 from polybus import Backoff, Bus, connect
 from polybus._core.bus.dialer import LinkLog
-from tests.support import eventually, free_port
+from tests.support import eventually
 
 AT_ONCE = Backoff(initial=0.001, maximum=0.002)
 
@@ -110,21 +109,3 @@ async def test_nothing_is_told_of_a_link_that_is_left(caplog: pytest.LogCaptureF
     async with Bus().serve("ubre+memory://left") as server, connect(server.url) as client:
         assert client.stats().links == 1
     assert not said(caplog)
-
-
-@pytest.mark.native
-async def test_a_server_that_is_waited_for_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    url, bus = f"ubre+tcp://127.0.0.1:{free_port()}", Bus()
-    async with anyio.create_task_group() as group, Bus() as client:
-
-        async def wait() -> None:
-            async with client.connect(url, wait=30, backoff=AT_ONCE):
-                group.cancel_scope.cancel()
-                await anyio.sleep_forever()
-
-        group.start_soon(wait)
-        await eventually(lambda: said(caplog))
-        async with bus.serve(url):
-            await anyio.sleep_forever()
-    level, first = said(caplog)[0]
-    assert level == logging.INFO and first.startswith(f"no link to {url} yet, attempt 1 in ") and "refused" in first

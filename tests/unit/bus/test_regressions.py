@@ -14,7 +14,7 @@ import websockets.sync.client as raw
 
 from polybus import Bus, Channel, DeadlineExceeded, Forbidden, Identity, Peer, connect
 from polybus._util.cancel_scopes import let_scope_fire
-from polybus.errors import LocalProtocolError, NoHandler, NotFound, QueueFull, RemoteError, RequestError, Unauthorized
+from polybus.errors import NoHandler, NotFound, QueueFull, RemoteError, RequestError, Unauthorized
 from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.loops import every_loop  # noqa: F401
@@ -62,20 +62,6 @@ async def test_a_context_variable_that_cannot_be_compared_stops_no_worker() -> N
     async with pair(bus) as client:
         for _ in range(3):
             assert await client.request("sets") is None
-
-
-async def test_the_half_of_the_opener_ends_when_the_handler_returns() -> None:
-    bus = Bus()
-
-    @bus.handle("hello")
-    async def hello(channel: Channel[int, str]) -> None:
-        await channel.send("hello")
-
-    async with pair(bus) as client, client.channel("hello") as channel:
-        assert [item async for item in channel] == ["hello"]
-        with pytest.raises(LocalProtocolError):
-            for number in range(200):
-                await channel.send(number)
 
 
 async def test_who_may_not_subscribe_any_more_may_still_leave() -> None:

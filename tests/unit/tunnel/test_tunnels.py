@@ -381,22 +381,6 @@ async def test_leaving_the_inner_client_ends_the_tunnel_and_nothing_else() -> No
         assert front.stats().running == 0  # a tunnel takes nobody's place
 
 
-async def test_what_was_written_before_the_inner_client_left_arrives() -> None:
-    inner = Bus()
-    seen: list[int] = []
-
-    @inner.on("last")
-    async def on_last(body: int) -> None:
-        seen.append(body)
-
-    async with tunnelled(inner) as (_, out, _):
-        async with connect(out.tunnel("plant.9"), protocol="csb") as other:
-            for number in range(1000):
-                await other.publish("last", number)
-        await eventually(lambda: len(seen) == 1000)
-    assert seen == list(range(1000))
-
-
 @pytest.mark.parametrize(
     ("outside", "code", "reason"),
     [("ubre", 1000, ""), ("csb", 1000, "enough for today"), ("jrep", 1001, "moving"), ("uprotocol", 4000, "own")],
