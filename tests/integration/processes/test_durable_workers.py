@@ -42,19 +42,6 @@ async def test_what_was_stored_outlives_the_server_and_the_program(tmp_path: Pat
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_without_a_folder_the_program_says_so_once_and_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("POLYBUS_CLUSTER", raising=False)
-    monkeypatch.delenv("POLYBUS_STORE", raising=False)
-    crew = await anyio.to_thread.run_sync(Process, "durable_crew", {})
-    try:
-        assert await crew.ended() != 0
-        assert crew.log().count("Traceback") == 1
-        assert crew.log().count("set POLYBUS_STORE to a folder") == 1
-    finally:
-        crew.stop()
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_store_that_differs_is_one_clear_error_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with nats_server("wheel", f'jetstream {{ store_dir: "{tmp_path}" }}\n') as server:
         async with Bus(cluster=Cluster(server.url, stores=[Store("work", "work.>")])):

@@ -1,21 +1,16 @@
 """Spans of publications, and who is sent the context."""
 
-import json
-import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
 import pytest
-from anyio.abc import SocketStream
-from anyio.streams.buffered import BufferedByteReceiveStream
 from opentelemetry.trace import StatusCode
 
 from polybus import Bus, Channel, Context, NotFound, Route, bridge, connect
 from polybus.plugins.extensions import core_of
 from polybus.protocols import Up
 from polybus.testing import pair
+from tests.integration.processes.raw import raw_peer
 from tests.support import BOUND, eventually
 from tests.unit.answering import answering, noting, publish_each
 from tests.unit.opentelemetry.spans import Traces
@@ -55,38 +50,15 @@ async def test_a_publication_is_a_producer_and_a_consumer_for_each_handler(proto
     assert {str(facts["messaging.destination.template"]): count for facts, count in measured} == {"news.*": 2, "news.{day}": 2}
 
 
-class Bare:
-    """A client of UBRE over TCP that is none of ours, and shows each frame as it came."""
-
-    def __init__(self, stream: SocketStream) -> None:
-        self._stream = BufferedByteReceiveStream(stream)
-        self._send = stream.send
-
-    async def send(self, **members: Any) -> None:
-        frame = json.dumps(members).encode()
-        await self._send(struct.pack("!I", len(frame)) + frame)
-
-    async def receive(self) -> dict[str, Any]:
-        (length,) = struct.unpack("!I", await self._stream.receive_exactly(4))
-        frame: dict[str, Any] = json.loads(await self._stream.receive_exactly(length))
-        return frame
-
-
-@asynccontextmanager
-async def bare_client(url: str) -> AsyncIterator[Bare]:
-    async with await anyio.connect_tcp("127.0.0.1", int(url.rpartition(":")[2])) as stream:
-        yield Bare(stream)
-
-
 async def test_peers_that_read_no_headers_get_a_publication_without_and_others_the_very_same_with_them(traces: Traces) -> None:
     server = traces.bus()
     async with (
         server.serve("ubre+tcp://127.0.0.1:0") as listener,
         connect(listener.url) as ours,
         ours.subscribe("news.*") as news,
-        bare_client(listener.url) as bare,
+        raw_peer(listener.url) as bare,
     ):
-        await bare.send(subscribe="news.today")
+        await bare.send({"subscribe": "news.today"})
         await eventually(lambda: sum("news.today" in core_of(peer).patterns for peer in server.peers) == 1)
         await server.publish("news.today", 1, headers={"x-tenant": "a"})
         server.publish_nowait("news.today", 2)
@@ -104,12 +76,12 @@ async def test_a_bare_peer_is_asked_without_the_context_and_gives_its_own(traces
         assert ctx.peer is not None
         return await ctx.peer.request("page.title")
 
-    async with server.serve("ubre+tcp://127.0.0.1:0") as listener, bare_client(listener.url) as bare:
+    async with server.serve("ubre+tcp://127.0.0.1:0") as listener, raw_peer(listener.url) as bare:
         parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-        await bare.send(request="ask.back", id="1", headers={"traceparent": parent})
+        await bare.send({"request": "ask.back", "id": "1", "headers": {"traceparent": parent}})
         asked = await bare.receive()
         assert asked["request"] == "page.title" and "headers" not in asked
-        await bare.send(success=asked["id"], body="Title")
+        await bare.send({"success": asked["id"], "body": "Title"})
         assert await bare.receive() == {"success": "1", "body": "Title"}
     handled = traces.span("ask.back", "SERVER")
     assert handled.parent is not None
