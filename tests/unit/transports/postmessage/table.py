@@ -154,23 +154,6 @@ async def a_listener_alone_starts_nothing(ports: Ports) -> Any:
     return [before, ports.log]
 
 
-@listening(list(range(100)), "for (let i = 0; i < 100; i++) port1.postMessage(i)")
-async def order_is_kept(ports: Ports) -> None:
-    for number in range(100):
-        ports.port1.post(number)
-
-
-@on_ports(
-    ["", None, 1],
-    """port2.onmessage = ({ origin, source, ports }) => log.push(origin, source, ports.length);
-    port1.postMessage('m', [new MessageChannel().port1])""",
-)
-async def the_event_of_a_port_names_nobody(ports: Ports) -> None:
-    ports.port2.add_listener(lambda event: ports.log.extend([event.origin, event.source, len(event.ports)]))
-    ports.port2.start()
-    ports.port1.post("m", [MessageChannel().port1])
-
-
 @listening(
     [["DataCloneError"] * 4, ["later"]],
     """const wrong = [() => 1, { deep: [Symbol('s')] }, Promise.resolve(), new MessageChannel().port1];
@@ -432,22 +415,6 @@ async def a_message_for_another_origin_is_dropped_without_a_word(origin: str) ->
     await settle()
     assert frame.content_window.dropped == 1
     return [before, log]
-
-
-@row(
-    ["SyntaxError", "SyntaxError", "nothing"],
-    HEAR
-    + f"""const child = await frame(origin, `{ECHO}`); const window = child.contentWindow;
-    return [name(() => window.postMessage('m', 'null')), name(() => window.postMessage('m', 'nonsense')),
-    name(() => window.postMessage('m', '*'))]""",
-    framed=True,
-)
-async def a_target_that_is_no_origin_is_an_error(origin: str) -> Any:
-    host, frame, _ = framed(origin, echo)
-    await settle()
-    window = frame.content_window
-    assert window is not None
-    return [name(lambda: window.post_message("m", target, source=host)) for target in ("null", "nonsense", "*")]  # noqa: B023
 
 
 @row(
