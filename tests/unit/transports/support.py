@@ -54,12 +54,11 @@ def in_chunks(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 class Host:
-    """A bus as far as transports see one. Its clock is real unless a test sets `offset` or holds it."""
+    """A bus as far as transports see one. Its clock is real unless a test holds it."""
 
     def __init__(self, backend: Literal["asyncio", "trio"], group: anyio.abc.TaskGroup, limits: Limits) -> None:
         self.backend = backend
         self.limits = limits
-        self.offset = 0.0
         self._held: float | None = None
         self.tasks = 0
         self.errors: list[BaseException] = []
@@ -69,7 +68,7 @@ class Host:
     def time(self) -> float:
         # In whole parts of a second, so that what tests add to it comes out exactly: (now + 15) - now may fall short of 15.
         now = anyio.current_time() if self._held is None else self._held
-        return math.floor(now * 1024) / 1024 + self.offset
+        return math.floor(now * 1024) / 1024
 
     def hold(self) -> None:
         """Have all that follows happen at this very time, however busy the machine is."""

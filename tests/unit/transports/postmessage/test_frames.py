@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,8 +30,6 @@ class Page:
 
     group: Any
     origins: tuple[str, ...] = (HOST,)
-    patience: Callable[[], Any] | None = None
-    """Awaited before it says hello."""
     shown: int = 0
     """How often it was loaded."""
     handled: list[int] = field(factory=list)
@@ -66,8 +64,6 @@ class Page:
     async def _run(self, window: Window, scope: anyio.CancelScope, number: int) -> None:
         with scope:
             await anyio.lowlevel.checkpoint()  # in a browser, nothing runs in a page that is gone already
-            if self.patience is not None:
-                await self.patience()
 
             async def host() -> InMemoryPort:
                 return await connect_to_host(window, origins=self.origins, timeout=5)
@@ -82,10 +78,10 @@ def scene(*, sandbox: bool = False, shuffle: random.Random | None = None) -> tup
 
 
 @asynccontextmanager
-async def loaded(frame: Frame, origin: str = CHILD, kind: type[Page] | None = None, **given: Any) -> AsyncIterator[Page]:
+async def loaded(frame: Frame, origin: str = CHILD, **given: Any) -> AsyncIterator[Page]:
     """A page in the frame, which is there to the end of the block."""
     async with anyio.create_task_group() as group:
-        page = (kind or Page)(group, **given)
+        page = Page(group, **given)
         frame.load(origin, page)
         yield page
         group.cancel_scope.cancel()
