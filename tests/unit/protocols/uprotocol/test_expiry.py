@@ -40,21 +40,6 @@ async def test_a_request_that_ends_in_a_queue_never_reaches_its_handler_and_is_t
         assert (letter.code, letter.subject) == (Code.DEADLINE_EXCEEDED, "work")
 
 
-async def test_a_server_whose_clock_is_ahead_says_that_the_request_has_expired() -> None:
-    server = Bus()
-
-    @server.handle("work")
-    async def work() -> str:
-        raise AssertionError
-
-    async with server.serve("uprotocol+memory://ahead", protocol=at(20)):
-        async with connect("uprotocol+memory://ahead", protocol=at(0)) as client:
-            with pytest.raises(DeadlineExceeded) as caught:
-                await client.request("work", timeout=10)
-            assert caught.value.where == "remote"
-    assert server.stats().refused == 1
-
-
 async def test_a_request_whose_answer_has_expired_waits_on_to_its_own_end_and_the_answer_is_a_dead_letter() -> None:
     server = Bus()
 
