@@ -10,12 +10,11 @@ import pytest
 from anyio.abc import SocketStream
 from google.protobuf.wrappers_pb2 import StringValue
 
-from polybus import Bus, Code, Forbidden, Message, RemoteProtocolError, Unavailable, Unsupported, connect
+from polybus import Bus, Code, Forbidden, Message, Unavailable, connect
 from polybus.message import Kind
 from polybus.protocols import UProtocol
 from polybus.protocols._protobuf import ANY
 from polybus.protocols.uprotocol import id_time_ms
-from tests.refusal import refused
 from tests.support import BOUND
 
 from .up_python_peer import UpPython, up_python
@@ -117,9 +116,7 @@ async def test_up_python_asks_a_bus_over_tcp_and_reads_its_answers(theirs: UpPyt
 
 
 @asynccontextmanager
-async def joined(
-    theirs: UpPython, format: Any, answers: Callable[[bytes], str], joining: Bus | None = None, **options: Any
-) -> AsyncIterator[Bus]:
+async def joined(theirs: UpPython, format: Any, answers: Callable[[bytes], str], **options: Any) -> AsyncIterator[Bus]:
     async def serve(stream: SocketStream) -> None:
         async with stream:
             data = b""
@@ -140,7 +137,7 @@ async def joined(
         group.start_soon(listener.serve, serve)
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
         with anyio.fail_after(BOUND):
-            async with connect(f"uprotocol+tcp://127.0.0.1:{port}", protocol=adapter, bus=joining) as bus:
+            async with connect(f"uprotocol+tcp://127.0.0.1:{port}", protocol=adapter) as bus:
                 yield bus
         group.cancel_scope.cancel()
 
@@ -169,30 +166,6 @@ async def test_what_a_service_of_up_python_refuses_is_an_error_and_its_nothing_i
             await bus.request("SetHeat", StringValue(value="warm"))
         assert await bus.request("Warm", StringValue(value="warm")) is None
         assert await bus.request("Warm") is None
-
-
-@pytest.mark.parametrize("format", FORMATS)
-async def test_an_echo_service_of_up_python_is_no_polybus(theirs: UpPython, format: Any) -> None:
-    heard: list[bytes] = []
-
-    def answers(frame: bytes) -> str:
-        heard.append(frame)
-        return "echo"
-
-    async with joined(theirs, format, answers) as bus:
-        await refused(bus.stream("lines"), Unsupported, match="is not a polybus peer")
-        async with bus.subscribe("news"):  # it sends everything, so it is told nothing
-            assert await bus.request("Echo", {"v": 1}) == {"v": 1}
-    assert all(b"req.v1" in frame for frame in heard)
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_hash_of_up_python_is_read_leniently(theirs: UpPython, format: Any) -> None:
-    frame = bytes.fromhex(theirs("make", kind="publish", format=format, hash="some hash")["hex"])
-    with pytest.raises(RemoteProtocolError, match="hash"):
-        UProtocol(format=format).codec().read(frame)
-    message = UProtocol(format=format, mode="lenient").codec().read(frame)
-    assert (message.attributes["hash"], message.body) == (b"some hash", "hi")
 
 
 @pytest.mark.parametrize("format", FORMATS)

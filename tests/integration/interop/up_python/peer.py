@@ -20,11 +20,10 @@ def serializer(format):
     return CloudEventSerializers[format.upper()].serializer()
 
 
-def make(kind, format, reqid=None, text="hi", hash=None):
+def make(kind, format, reqid=None, text="hi"):
     payload = any_pb2.Any()
     payload.Pack(wrappers_pb2.StringValue(value=text))
-    builder = UCloudEventAttributesBuilder().with_priority(UPriority.UPRIORITY_CS4).with_ttl(5000)
-    attributes = builder.with_hash(hash).build() if hash is not None else builder.build()
+    attributes = UCloudEventAttributesBuilder().with_priority(UPriority.UPRIORITY_CS4).with_ttl(5000).build()
     if kind == "request":
         event = CloudEventFactory.request(ASKER, METHOD, CloudEventFactory.generate_cloud_event_id(), payload, attributes)
     elif kind == "response":
@@ -55,7 +54,7 @@ def read(format, hex):
 
 def reply(format, hex, answers="capitals"):
     """What a service made with up-python does: check a request, and answer it with its text in capitals; or "nothing", a
-    "status" that says no, a "failure" of the delivery, or all that came back again ("echo")."""
+    "status" that says no, or a "failure" of the delivery."""
     asked = serializer(format).deserialize(bytes.fromhex(hex))
     result = CloudEventValidator.get_validator(asked).validate(asked)
     if not result.is_success():
@@ -66,8 +65,6 @@ def reply(format, hex, answers="capitals"):
         payload.Pack(wrappers_pb2.StringValue(value=value.value.upper()))
     elif answers == "status":
         payload.Pack(UStatus(code=UCode.PERMISSION_DENIED, message="no key"))
-    elif answers == "echo":
-        payload = UCloudEvent.get_payload(asked)
     attributes = UCloudEventAttributesBuilder().with_priority(UPriority.UPRIORITY_CS4).with_ttl(5000).build()
     asker, method = UCloudEvent.get_source(asked), UCloudEvent.get_sink(asked)
     if answers == "failure":
