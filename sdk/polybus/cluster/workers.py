@@ -44,10 +44,6 @@ _READ: Final = 64 * 1024
 _LINE: Final = 16 * 1024 * 1024  # Maximum size of a report from a worker, in bytes
 
 
-def cluster_url(bus: Bus) -> str | None:
-    return None if bus.cluster is None else bus.cluster.url
-
-
 def supervise(
     *,
     count: int,
@@ -78,12 +74,12 @@ def supervise(
     if os.name != "posix":
         raise LocalProtocolError("workers= requires POSIX: on this system, start several programs, each with its own port")
     for bus in buses:
-        if cluster_url(bus) is None:
+        if bus.cluster is None:
             raise LocalProtocolError(
                 f"workers={count}: without a cluster, each worker would be a separate bus, and a publication would reach only "
                 "the clients of one worker: write Bus(cluster='auto')"
             )
-    wants_engine = not os.environ.get(VARIABLE) and any(cluster_url(bus) == AUTO for bus in buses)
+    wants_engine = not os.environ.get(VARIABLE) and any(bus.cluster is not None and bus.cluster.url == AUTO for bus in buses)
     if wants_engine and not os.environ.get(STORE):
         _check_keeps_nothing(count, buses)
     binary = find_server() if wants_engine else None

@@ -100,15 +100,6 @@ async def test_a_request_with_retry_waits_for_the_service_that_restarts(engine: 
                 assert answers == [7]
 
 
-async def test_what_is_remembered_outlasts_an_outage_of_the_engine(engine: NatsEngine) -> None:
-    async with Bus(cluster=engine.url) as asker:
-        async with running(engine):
-            await engine.cut()
-        await anyio.sleep(5)
-        with pytest.raises(Unavailable):
-            await asker.request("door.open", 7, timeout=5)
-
-
 async def test_a_node_remembers_as_long_as_it_is_told_to(engine: NatsEngine) -> None:
     short, none = Bus(cluster=Cluster(engine.url, remember=5)), Bus(cluster=Cluster(engine.url, remember=0))
     async with cluster(short, none, url=engine.url):

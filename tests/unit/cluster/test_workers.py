@@ -1,4 +1,4 @@
-"""Several workers: the program that is started again, which cluster a bus has, and which buses an application has."""
+"""Several workers: the program that is started again, and which buses an application has."""
 
 import sys
 from types import ModuleType
@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 
 from polybus import Bus, LocalProtocolError
-from polybus.cluster.workers import cluster_url, this_program
+from polybus.cluster.workers import this_program
 from polybus.fastapi import attach
 from polybus.fastapi._server import buses_of
 
@@ -32,12 +32,6 @@ def test_one_that_was_typed_in_is_refused_with_what_to_do(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "argv", ["-c"])
     monkeypatch.setattr(sys, "orig_argv", ["python3", "-c", "run()"])
     assert this_program()[1:] == ["-c", "run()"]
-
-
-def test_the_cluster_of_a_bus_is_a_url_or_auto_or_none() -> None:
-    assert cluster_url(Bus(cluster="auto")) == "auto"
-    assert cluster_url(Bus(cluster="nats+tcp://127.0.0.1/shop")) == "nats+tcp://127.0.0.1/shop"
-    assert cluster_url(Bus()) is None
 
 
 def test_the_buses_of_an_application_are_found_behind_routers_mounts_and_middleware() -> None:
