@@ -83,18 +83,12 @@ def container(app: Path, log: Path, host: str | None = None) -> Iterator[Contain
     with log.open("wb") as output:
         outer = subprocess.Popen([*command, *arguments], env=os.environ | environment, stdout=output, stderr=output)
     try:
-        (inner,) = poll_children(outer)
-        yield Container(inner, outer, port)
+        while not (found := psutil.Process(outer.pid).children()):
+            assert outer.poll() is None
+        yield Container(found[0], outer, port)
     finally:
         outer.kill()
         outer.wait(BOUND)
-
-
-def poll_children(outer: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    while outer.poll() is None:
-        if found := psutil.Process(outer.pid).children():
-            return found
-    return []
 
 
 @pytest.mark.parametrize("options", [(), ("--minimal",)], ids=["fastapi", "minimal"])

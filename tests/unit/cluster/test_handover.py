@@ -485,16 +485,6 @@ async def test_a_liar_among_the_nodes_gets_nothing_and_costs_no_client_anything(
         await world.nothing_is_kept()
 
 
-async def leave_together(world: World, clients: list[Heard], group: anyio.abc.TaskGroup) -> list[str]:
-    """Have the first node tell goodbye to its clients, and give their secrets."""
-    secrets = [client.token._token.partition(".")[2] for client in clients]
-    for client in clients:
-        client.roaming.may = anyio.Event()
-    group.start_soon(world.nodes[0].drain, 20)
-    await eventually(lambda: all(client.roaming.attempts == 2 for client in clients))
-    return secrets
-
-
 @pytest.mark.parametrize(
     "names",
     [["same", "same"], ["", "\r\nPUB x 0\r\n"], [">", "*"], ["a.b", "x" * 5000], ["x" * 4050, "y"]],
@@ -504,7 +494,11 @@ async def test_a_node_that_claims_clients_under_impossible_names_leaves_nothing(
     async with several(engine) as world, anyio.create_task_group() as group, connect(engine.url) as liar:
         own, other = (name_of(bus) for bus in world.nodes[:2])
         clients = [await world.client(0, pattern) for pattern in ("news.*", "other")]
-        secrets = await leave_together(world, clients, group)
+        secrets = [client.token._token.partition(".")[2] for client in clients]
+        for client in clients:
+            client.roaming.may = anyio.Event()
+        group.start_soon(world.nodes[0].drain, 20)
+        await eventually(lambda: all(client.roaming.attempts == 2 for client in clients))
         received = world.nodes[0].stats().received
         await world.publish(2, times=3)
         await world.publish(2, times=3, subject="other")
