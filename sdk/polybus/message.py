@@ -298,8 +298,7 @@ class Message(Generic[T_co]):
         return on
 
     def forget_shared(self) -> None:
-        """Drop the shared frames once they have been sent to all ready peers, so that waiting peers do not store the message
-        twice."""
+        """Drop the shared frames once all ready peers have them, so that waiting peers do not store the message twice."""
         self._shared = None
 
     def forget_value(self) -> None:

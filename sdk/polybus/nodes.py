@@ -46,7 +46,6 @@ def as_seconds(value: Any, name: str) -> float:
 
 
 def check_publication_id(id: Any) -> None:
-    """Raise `TypeError` or `ValueError` unless `id` is a valid publication id."""
     check_given(id, str, "id", "id=str(order.id)")
     if not 0 < len(id) <= _LONGEST_ID or not id.isprintable() or id != id.strip():
         raise ValueError(f"id={id!r:.60} must have 1 to {_LONGEST_ID} printable characters, without spaces at the start or end")
@@ -131,7 +130,6 @@ def _tokens(subject: str | int) -> list[str]:
 
 
 def check_store_name(name: Any) -> None:
-    """Raise `TypeError` or `ValueError` unless `name` is a valid store name."""
     check_given(name, str, "name", "Store('orders', 'orders.>')")
     if not _NAME.fullmatch(name):
         raise ValueError(f"the store name {name!r:.60} must have 1 to 100 letters, digits, '-' and '_'")

@@ -40,10 +40,7 @@ class Misfit(BadRequest):
 
 
 def answer_of(error: BaseException, kind: Kind) -> RequestError | None:
-    """Return the error response that a handler raised, even if a task group wrapped it in an exception group.
-
-    Returns None if a peer sent the error, or if no response is expected.
-    """
+    """Return the error response that a handler raised, perhaps in a group, or None if it is a peer's or none is expected."""
     error = only_of(error)
     return error if isinstance(error, RequestError) and not error.received and kind is not Kind.NOTIFY else None
 

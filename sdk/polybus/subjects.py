@@ -213,10 +213,7 @@ def _check_names(pattern: str) -> None:
 
 
 def has_empty_token(text: str) -> bool:
-    """Return True if a dotted subject or pattern has an empty token.
-
-    Such names come from peers with other rules and are matched exactly. URI segments may be empty.
-    """
+    """Return True if a dotted name has an empty token. Such names come from peers with other rules and are matched exactly."""
     return (text.startswith(".") or text.endswith(".") or ".." in text) and "/" not in text
 
 
@@ -313,10 +310,7 @@ def segments(pattern: str) -> list[str]:
 
 
 def match_tokens(pattern: str) -> list[str]:
-    """Return the tokens of a URI pattern for matching.
-
-    Pass tokens with an inner ``*``, and entities that match several numbers, to `glob_of`.
-    """
+    """Return the tokens of a URI pattern for matching. `glob_of` reads those with an inner ``*`` and ambiguous entities."""
     tokens = segments(pattern)
     place = 3 if tokens[:2] == ["", ""] else 1
     if tokens[0] == "" and len(tokens) > place and _is_number_in(tokens, place):
@@ -325,11 +319,8 @@ def match_tokens(pattern: str) -> list[str]:
 
 
 def _is_number_in(tokens: list[str], place: int) -> bool:
-    """Return True if an entity must be compared as a number, because it matches any type or instance.
-
-    An entity followed only by a wildcard is compared as a number too, because it could also be a name from the older
-    generation.
-    """
+    """Return True if an entity must be compared as a number, because it matches any type or instance, or because only a
+    wildcard follows, so that it could also be a name from the older generation."""
     entity, path = tokens[place], "/".join(tokens[place:])
     if not _NUMBERS[0].fullmatch(entity) or _in_numbers(path) is None:
         return False

@@ -401,11 +401,7 @@ class TunnelTransport:
         self.max_frame: int = min(host.limits.message, channel.packing.plain)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame without waiting.
-
-        Raises:
-            TooLarge: If the frame exceeds the limits of the outer connection. The text names both limits.
-        """
+        """Send a frame without waiting. Raises `TooLarge`, naming the limits of the tunnel and of the outer connection."""
         self._channel.put(frame)
 
     def start(self, receiver: Receiver) -> None:
@@ -415,7 +411,6 @@ class TunnelTransport:
         return self._channel.queued
 
     def pause_reading(self) -> None:
-        """Stop passing on frames. The other side can still send until its credit is used up."""
         self._channel.listen(on=False)
 
     def resume_reading(self) -> None:
@@ -425,20 +420,10 @@ class TunnelTransport:
         self._channel.close(Closed(code, reason))
 
     def abort(self, why: Closed) -> None:
-        """Close the connection immediately. Queued frames are lost."""
         self._channel.cut(why)
 
     def tick(self, now: float) -> None:
         self._channel.watch(now, self._limits.write_timeout, self._limits.close_timeout)
-
-
-def tunnel_facts(protocol: str, headers: Mapping[str, str], params: Mapping[str, str]) -> dict[str, Any]:
-    facts: dict[str, Any] = {"protocol": protocol}
-    if headers:
-        facts["headers"] = dict(headers)
-    if params:
-        facts["params"] = dict(params)
-    return facts
 
 
 class TunnelConnector:
@@ -455,21 +440,13 @@ class TunnelConnector:
 
     @property
     def reconnects(self) -> bool:
-        """True while the outer link may reconnect."""
         return self._lasting()
 
     def __repr__(self) -> str:
         return f"<TunnelConnector {self._name!r}>"
 
     async def connect(self, options: DialOptions) -> TunnelTransport:
-        """Make one attempt to connect.
-
-        Raises:
-            ConnectFailed: If no peer handles the tunnel, the outer link is down, or the tunnel would exceed `Limits.hops`.
-            Unauthorized, Forbidden: If the other side rejects the credentials.
-            LocalProtocolError: If the outer bus is not entered.
-            AmbiguousRoute: If several peers could handle the tunnel.
-        """
+        """Make one attempt to connect. Raises the errors of `Connector.connect` and those of finding the peer."""
         if options.tls is not None:
             raise LocalProtocolError(
                 "tls= does not apply to a tunnel, which is as secure as its outer connection", protocol="tunnel"
@@ -497,7 +474,8 @@ class TunnelConnector:
         limit = options.host.limits.hops
         if hops >= limit:
             raise ConnectFailed(self.url, too_deep(hops + 1, limit))
-        facts = tunnel_facts(options.subprotocol, options.headers, self._params)
+        facts = {"protocol": options.subprotocol, "headers": dict(options.headers), "params": dict(self._params)}
+        facts = {name: value for name, value in facts.items() if value}
         channel = FrameChannel(peer, self._name, 0, text=options.writes == "text")
         seconds = options.host.limits.connect_timeout
         try:

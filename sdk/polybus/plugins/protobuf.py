@@ -33,12 +33,8 @@ def field(tag: bytes, data: bytes) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode a varint, and return the number and the position after it.
-
-    Raises:
-        ValueError: If the varint is longer than ten bytes.
-        IndexError: If the data ends within the varint.
-    """
+    """Decode a varint, and return the number and the position after it. Raises `ValueError` if it is longer than ten bytes, and
+    `IndexError` if the data ends within it."""
     number = shift = 0
     while shift < 70:
         byte = data[at]

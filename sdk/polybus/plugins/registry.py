@@ -259,14 +259,9 @@ def worker_here() -> Any:
 
 
 def metrics_maker(name: str, option: str) -> Callable[..., Any]:
-    """Return a function that renders a ``/metrics`` page.
+    """Return a function that renders a ``/metrics`` page: ``scrape`` of a bus, ``workers`` of their parent, or ``broker``.
 
-    Args:
-        name: ``scrape`` for a bus, ``workers`` for the parent process of workers, or ``broker``.
-        option: Option that requires the page, for the error message.
-
-    Raises:
-        ImportError: If prometheus-client is not installed.
+    Raises `ImportError`, which names `option`, if prometheus-client is not installed.
     """
     try:
         return cast("Callable[..., Any]", _load("metrics", name))

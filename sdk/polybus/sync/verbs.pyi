@@ -860,12 +860,10 @@ class BlockingBus(Twin):
     def notify(
         self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | str | None = ...
     ) -> None:
-        """Send a notification to one handler, without an answer. Notifications are routed like requests.
+        """Send a notification to one handler, without an answer. Notifications are routed like requests, and have the same
+        arguments.
 
         Args:
-            subject: Subject of the handler.
-            body: Any value that the protocol can encode.
-            headers: Headers to send, as a mapping of strings to strings.
             to: A peer or, with `protocols.Up`, an address behind a link such as ``//phone/CD/4``. The link to an address is
                 chosen as for a request. A bus that has not opened any links uses its only peer.
 
@@ -904,12 +902,10 @@ class BlockingBus(Twin):
 
         The message is also sent over every link that this bus opened. The call returns as soon as the message has been passed
         to the transports or is waiting in an outbox. Subscribers do not acknowledge messages. The message is also stored if a
-        `Store` of the cluster covers the subject, or if you pass `id` and a NATS link leads to an external stream.
+        `Store` of the cluster covers the subject, or if you pass `id` and a NATS link leads to an external stream. See also the
+        arguments of `request`.
 
         Args:
-            subject: Subject to publish to.
-            body: Any value that the protocol can encode.
-            headers: Headers to send, as a mapping of strings to strings.
             to: One or more peers. The message is sent only to these peers and is not stored in the cluster. An empty list is
                 allowed.
             timeout: Seconds to wait for the store and for space in a full outbox. After that, a message that is still in an
@@ -1055,14 +1051,11 @@ class BlockingBus(Twin):
         """Request a stream of answers.
 
         Use the result as a context manager and iterate: ``with bus.stream("log.tail") as lines: for line in
-        lines: ...`` Flow control is credit-based. Leaving the block stops the remote handler.
+        lines: ...`` Flow control is credit-based. Leaving the block stops the remote handler. See also `request`.
 
         Args:
-            subject: Subject of the handler.
-            body: Any value that the protocol can encode.
             returns: Type to convert each item to.
             timeout: Seconds until `DeadlineExceeded`, or `None` for no limit.
-            to: Peer to send the request to.
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `request`.
@@ -1100,14 +1093,11 @@ class BlockingBus(Twin):
         """Open a bidirectional channel to a handler.
 
         Use the result as a context manager: ``with bus.channel("chat") as ch: ch.send("hello")``. Iterate
-        over the channel to receive items.
+        over the channel to receive items. See also the arguments of `stream`.
 
         Args:
-            subject: Subject of the handler.
             sends: Type of the items to send, for type checkers.
             receives: Type to convert each received item to.
-            timeout: As for `stream`.
-            to: Peer to open the channel to.
 
         Raises:
             BusError: As for `stream`.

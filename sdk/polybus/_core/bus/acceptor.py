@@ -79,14 +79,13 @@ class BusGate:
             gone = self._make_room(None if len(links) >= limits.peers else network_of(address))
             refusal = self._admissions.knock(address, len(links) - gone) if gone else refusal
         if refusal is not None:
-            self.turned_away(address, refusal.text, "too many")
+            self._services.access.turned_away(address, refusal.text, "too many")
         return refusal
 
     def _make_room(self, network: str | None) -> int:
-        """Disconnect the HTTP peers of a network address that have been idle longest, and return how many there were.
+        """Disconnect idle HTTP peers of a network address, by default of the one with the most, and return how many there were.
 
-        The default is the address with the most idle peers. At most a hundredth of all peers is disconnected. If no peer is
-        idle, the next search is at least a second later.
+        At most a hundredth of all peers is disconnected. If no peer is idle, the next search is at least a second later.
         """
         idle: dict[str, list[Link]] = {}
         runtime = self._services.running
@@ -103,9 +102,6 @@ class BusGate:
                 link.transport.close(1013, "the server needs the slot for another client")
             self.gone(link)
         return len(gone)
-
-    def turned_away(self, address: str, why: str, about: str) -> None:
-        self._services.access.turned_away(address, why, about)
 
     def left(self, address: str) -> None:
         """Stop counting a connection that ended before it was accepted."""
@@ -221,12 +217,7 @@ class Serving:
         self._runtime: Runtime | None = None
 
     async def bind(self) -> list[socket.socket]:
-        """Bind sockets that this process or other processes will serve.
-
-        Raises:
-            Unsupported: If several processes cannot share this transport.
-            OSError: If the address cannot be bound.
-        """
+        """Bind sockets that this or other processes will serve. Raises `OSError`, or `Unsupported` if they cannot share it."""
         bind = EndpointFeatures.of(self._transport).bind
         if bind is None or self._address is None:
             shown = self._address or "a transport object"
@@ -256,7 +247,7 @@ class Serving:
                 host=services.running, gate=gate, protocol=self._adapter.name, reads=codec.reads, writes=codec.writes,
                 subprotocol=self._adapter.name, origins=self._origins, hosts=self._hosts, tls=self._tls, private=self._private,
                 adapter=self._adapter, framing=ProtocolFeatures.of(self._adapter).framing, sockets=self._sockets,
-                turned_away=gate.turned_away,
+                turned_away=services.access.turned_away,
             )  # fmt: skip
             where = () if self._address is None else (self._address,)
             listening: Listening = await self._transport.listen(*where, options)

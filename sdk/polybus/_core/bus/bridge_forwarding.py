@@ -64,7 +64,7 @@ _MISUSE: Final = (EncodeError, LocalProtocolError, ReservedSubject, Unsupported)
 
 
 def carried(kind: Kind, message: Message) -> dict[str, Any] | None:
-    """Return the attributes to forward. The id and priority of requests, notifications and publications are preserved."""
+    """Return the attributes to forward: the id and priority of a request, notification or publication."""
     if kind not in _SET_OUT:
         return None
     known = message.attributes

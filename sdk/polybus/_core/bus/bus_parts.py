@@ -255,9 +255,9 @@ class BusParts:
         """Put the client's publications into a queue instead, including for future subscriptions. `None` stops this."""
         if queue is None:
             peer.subscriptions.release()
-            return
-        peer.subscriptions.hold(queue)
-        self.pubsub.recipients.remove(peer)  # otherwise it gets everything until it has subscribed
+        else:
+            peer.subscriptions.hold(queue)
+            self.pubsub.recipients.remove(peer)  # otherwise it gets everything until it has subscribed
 
     def take_over(self, peer: PeerCore, queue: PublicationQueue) -> tuple[tuple[str | int, ...], Sequence[Message]]:
         """Put the client's publications into a queue that outlives the client. Returns the patterns and the unsent messages."""
@@ -269,7 +269,7 @@ class BusParts:
         return patterns, () if peer.undelivered is None else peer.undelivered.take()
 
     def weigh(self, message: Message) -> int:
-        """Return the number of bytes to charge for a waiting message, after freeing spare memory of its encoder."""
+        """Return the number of bytes to charge for a waiting message, without spare memory of its encoder."""
         trim(message)
         return cost(message)
 

@@ -202,8 +202,7 @@ class Connecting:
         self._gives_bus = gives_bus
         self._inner, self._beyond = inner, beyond
         self.insists: bool = inner is not None
-        """True to retry rejections slowly once the link has been up. Otherwise the process would look healthy but be useless.
-        """
+        """True to retry rejections slowly once the link has been up, so that the process does not stay up but useless."""
         self._keeps = features.keeps and inner is None
         self._decided: anyio.Event | None = None
         self._lost: Closed | None = None

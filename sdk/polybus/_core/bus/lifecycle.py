@@ -256,10 +256,8 @@ class Lifecycle:
         await self.leave(self._holders.popleft(), error)
 
     async def leave(self, runtime: Runtime | None, error: BaseException | None) -> None:
-        """Leave the bus. The last exit drains the bus, or closes it after an error.
-
-        `runtime` is the result of `enter`. It ensures that an entry from before an `aclose` does not undo a later entry.
-        """
+        """Leave the bus. The last exit drains the bus, or closes it after an error. `runtime` is the result of `enter`, so that
+        an entry from before an `aclose` does not undo a later entry."""
         if runtime is None or within(runtime):
             return
         try:

@@ -162,10 +162,7 @@ def _has_joined(bus: Bus) -> bool:
 
 
 def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
-    """Log `def` handlers that are still running after their bus has stopped.
-
-    Returns True if the interpreter waits for their threads.
-    """
+    """Log `def` handlers that still run after their bus has stopped. Returns True if the interpreter waits for them."""
     left = [each for bus in buses for each in parts_of(bus).services.executor.threads_left]
     waits = any(waited_for for _, waited_for in left)
     if left:
@@ -187,9 +184,8 @@ def announce(url: str) -> None:
 
 
 def serve_until_signal(bus: Bus, *urls: str, **arguments: Any) -> None:
-    """Implement `run`, but raise every error. Takes all arguments of `run`, `announce`, which is called with each URL, and
-    `client_tls` for URLs that the bus connects to.
-    """
+    """Implement `run`, but raise every error. Also takes `announce`, which is called with each URL, and `client_tls` for URLs
+    that the bus connects to."""
     _prepared(bus, *urls, **arguments)()
 
 

@@ -36,7 +36,7 @@ class _Opening(Struct, frozen=True):
 
 
 def _read(message: Message) -> _Opening:
-    """Parse the body of an open message. Raises `BadRequest` if it does not have the form of `tunnel.tunnel_facts`."""
+    """Parse the body of an open message, which has `protocol`, `headers` and `params`. Raises `BadRequest`."""
     body = message.body if message.has_body else {}
     if not isinstance(body, dict):
         raise BadRequest("the body that opens a tunnel must be an object with protocol, headers and params")

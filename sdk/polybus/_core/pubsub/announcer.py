@@ -184,12 +184,7 @@ class SubscriptionAnnouncer:
         self._told.pop(link, None)
 
     async def announce(self, pattern: str | int, group: str | None = None) -> None:
-        """Announce a pattern, and wait for confirmations. An error of one peer does not affect other peers.
-
-        Raises:
-            Unsupported: If a peer without polybus doesn't support patterns, or no link can carry such a subject.
-            Forbidden: If a peer rejects the subscription.
-        """
+        """Announce a pattern, and wait for confirmations. Raises `Unsupported` or `Forbidden` after all peers were asked."""
         interest = interest_in(pattern, group)
         told = self._audience()
         foreign: list[BusError] = []

@@ -142,10 +142,7 @@ class Publisher:
     keeps: Callable[[str | int], bool] | None = field(default=None, init=False)
     """Returns True if the cluster stores publications to a subject."""
     in_net: bool = field(default=False, init=False)
-    """True once a publication could reach a bus twice or come back.
-
-    It stays True when only one route remains. A copy may still be waiting elsewhere and must be detected when it arrives.
-    """
+    """True once a publication could reach a bus twice or come back. It stays True, because a copy may wait elsewhere."""
     net_joined: Callable[[], None] | None = field(default=None, init=False)
     """Makes the other nodes of the cluster number their publications."""
     _numbering: anyio.Lock | None = field(default=None, init=False)
@@ -182,7 +179,6 @@ class Publisher:
         return route
 
     def _may_return(self, peers: Iterable[PeerCore]) -> bool:
-        """Return True if a publication to these peers may reach a bus twice or come back."""
         return any(self.in_net or peer.passes_on is None for peer in peers)
 
     def join_net(self) -> None:
@@ -218,10 +214,9 @@ class Publisher:
     # -- publishing ------------------------------------------------------------------------------------------------------
 
     def offer(self, message: Message, targets: Targets, deadline: float, *, ask: bool = True) -> Unsent | None:
-        """Send a publication to all targets that have room. Returns the remaining targets, if any.
+        """Send a publication to all targets that have room. Returns the rest, for `finish` or `Unsent.raise_errors`.
 
-        The caller passes the result to `finish` or calls `Unsent.raise_errors`. With `ask`, the result includes peers that may
-        not support publications.
+        With `ask`, the rest includes peers that may not support publications.
         """
         rest = Unsent(message, targets, deadline)
         alone = len(targets.queues) == 1
@@ -263,12 +258,7 @@ class Publisher:
         return rest if late else None
 
     async def finish(self, rest: Unsent) -> None:
-        """Send a publication to the remaining targets once they have room. An error of one target does not affect the others.
-
-        Raises:
-            QueueFull: If a queue or outbox has no room before the deadline.
-            EncodeError, Unsupported, TooLarge: If the protocol of a peer cannot carry the publication.
-        """
+        """Send a publication to the remaining targets once they have room. Raises the errors of `Bus.publish`."""
         message, deadline = rest.message, rest.deadline
         full, rest.queues = rest.queues, []
         behind, rest.peers = [*rest.peers, *rest.unconfirmed], []
@@ -446,7 +436,6 @@ class Publisher:
         return link.publish(message, peer, deadline) or not link.upstream
 
     def _offer_if_allowed(self, rest: Unsent, peer: PeerCore) -> None:
-        """Send a publication if `authorize` allows it. If the decision is asynchronous, add the waiting entry to `rest`."""
         entry = self._send_if_allowed(rest.message, peer, rest.deadline)
         if entry is not None and peer.undelivered is not None:
             rest.undecided.append((peer.undelivered, entry))
@@ -521,11 +510,8 @@ class Publisher:
         return self._copies_with_number(message, targets)
 
     def _copies_with_id(self, message: Message, targets: Targets) -> list[tuple[Message, Targets]]:
-        """Create one copy for all buses with a single route, and another for each bus with several routes.
-
-        The copies for buses with several routes have their own id and no number, because a copy on another route may arrive
-        late.
-        """
+        """Create one copy for all buses with a single route, and another for each bus with several routes. The latter have an
+        id and no number, because a copy on another route may arrive late."""
         several = {peer for peers in targets.twice for peer in peers}
         others = tuple(peer for peer in targets.peers if peer not in several)
         onward = self._deduplicator.onward

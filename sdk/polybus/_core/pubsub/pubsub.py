@@ -119,10 +119,7 @@ class Relay(Struct, eq=False):
 
 
 def _with_id(message: Message, same_wire: bool) -> Message:
-    """Return a copy for a protocol without headers, in which buses detect loops by id.
-
-    Raises `Unsupported` if the publication has no id.
-    """
+    """Return a copy for a protocol without headers, where the id reveals loops. Raises `Unsupported` if there is none."""
     known = message.attributes
     if not same_wire or "id" not in known:
         raise Unsupported(
@@ -338,10 +335,7 @@ class PubSub:
         return Subscription(source)
 
     async def subscribe(self, subscription: IteratedQueue) -> None:
-        """Activate a subscription, and wait until all connected peers have confirmed it.
-
-        Raises the errors of `SubscriptionAnnouncer.announce`.
-        """
+        """Activate a subscription, and wait until all peers have confirmed it. Raises the errors of `Bus.subscribe`."""
         self._services.running.check_here()
         self._check_gone()
         self._subscriptions[subscription] = None

@@ -72,10 +72,8 @@ class Recipients:
     new_servers: dict[PeerCore, None] = field(factory=dict, init=False)
     """Servers that may not know yet which bus this is."""
     gets_all: dict[PeerCore, int] = field(factory=dict, init=False)
-    """Peers that receive every publication, because their protocol has no subscriptions.
-
-    A peer is removed once it is known to run polybus and has sent this number of subscriptions.
-    """
+    """Peers that receive every publication, because their protocol has no subscriptions, until they turn out to run polybus and
+    have sent this number of subscriptions."""
     unconfirmed: dict[PeerCore, None] = field(factory=dict, init=False)
     """Peers that may not support publications, which are an extension of their protocol. They have not answered a hello yet."""
 
