@@ -17,6 +17,7 @@ from polybus._core.peer.peer_core import PeerCore
 from polybus._core.runtime.loop_prevention import BusIdentities
 from polybus.plugins import Closed, SessionOutput
 from polybus.plugins.extensions import core_of
+from tests.integration.processes.raw import RawPeer
 from tests.support import BOUND, eventually
 
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")
@@ -392,25 +393,23 @@ async def test_hellos_that_wait_for_an_upstream_to_answer_are_charged_in_one_tas
         identities = a._services.running.bus_identities
         identities.pending[upstream] = None  # one that was dialled and says nothing
         async with await anyio.connect_tcp("127.0.0.1", urlsplit(to_a.url).port or 0) as stream:
-            body = {"v": 1, "asks": "z", "secret": "s" * 32, "pad": "x" * 1000}
+            raw, body = RawPeer(stream), {"v": 1, "asks": "z", "secret": "s" * 32, "pad": "x" * 1000}
             for number in range(200):
-                frame = json.dumps({"request": "_polybus.hello", "id": number, "body": body}).encode()
-                await stream.send(len(frame).to_bytes(4, "big") + frame)
-            await stream.send(b"\0\0\0\x20" + json.dumps({"request": "no", "id": 200}).encode().ljust(32))
-            answers = b""
-            while b"200" not in answers:  # it does not wait
-                answers += await stream.receive()
+                await raw.send({"request": "_polybus.hello", "id": number, "body": body})
+            await raw.send({"request": "no", "id": 200})
+            while (await raw.receive()).get("fail") != 200:  # it does not wait
+                pass
             (peer,) = a.peers
-            waiting = 200 - answers.count(b"success")
+            waiting = 201 - len(raw.seen)
             assert core_of(peer).budget.held > waiting * 1000
             assert waiting == 200 if waiting_bytes > 1_000_000 else 0 < waiting < 20, "the others do not wait"
             assert len(core_of(peer)._scopes or ()) == 1
             identities.take_proof(upstream, None)
-            while answers.count(b"success") < 200:
-                answers += await stream.receive()
+            while len(raw.seen) < 201:
+                await raw.receive()
             assert core_of(peer).budget.held == 0
             identities.pending[upstream] = identities.held_out[core_of(peer)] = None
-            await stream.send(len(frame).to_bytes(4, "big") + frame)
+            await raw.send({"request": "_polybus.hello", "id": 201, "body": body})
             await eventually(lambda: core_of(peer).budget.held > 0)
         await eventually(lambda: core_of(peer).budget.held == 0 and not a.peers)
 

@@ -1,7 +1,6 @@
 """What a server says in its answer to a hello, and what a client does about it."""
 
 import datetime
-import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,7 +11,6 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.lowlevel
 import pytest
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from polybus import Backoff, Bus, Handshake, Identity, Limits, NoHandler, Peer, connect
 from polybus._core.runtime.runtime import ALL_ANSWERED
@@ -21,6 +19,7 @@ from polybus.plugins.extensions import core_of
 from polybus.plugins.hello import backoff_told
 from polybus.testing import pair
 from polybus.transports._ws.policy import CLOSES, HandshakeRejected
+from tests.integration.processes.raw import RawPeer
 from tests.support import free_port, next_event
 from tests.unit.answering import answering
 
@@ -35,14 +34,11 @@ async def asked(bus: Bus, **options: Any) -> AsyncIterator[Ask]:
     """What a program that writes frames by hand asks, and is answered."""
     async with bus.serve("ubre+tcp://127.0.0.1:0", **options) as listener:
         async with await anyio.connect_tcp("127.0.0.1", urlsplit(listener.url).port or 0) as stream:
-            answers = BufferedByteReceiveStream(stream)
+            raw = RawPeer(stream)
 
             async def ask(frame: dict[str, Any]) -> Any:
-                text = json.dumps(frame).encode()
-                await stream.send(len(text).to_bytes(4, "big") + text)
-                if "request" not in frame:
-                    return None
-                return json.loads(await answers.receive_exactly(int.from_bytes(await answers.receive_exactly(4), "big")))
+                await raw.send(frame)
+                return await raw.receive() if "request" in frame else None
 
             yield ask
 
