@@ -1,5 +1,6 @@
 """Streams and channels beyond what every protocol promises: deadlines, credits, limits, leaving."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, nullcontext
 from types import SimpleNamespace
@@ -559,6 +560,27 @@ async def test_what_was_not_read_is_given_back_when_the_channel_is_left() -> Non
             assert bus._services.running.buffered <= UNREAD
             group.cancel_scope.cancel()
         await eventually(lambda: bus._services.running.buffered == 0)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_reader_that_is_cancelled_leaves_the_item_to_the_next_one() -> None:
+    bus = Bus()
+
+    @bus.handle("late")
+    async def late(ch: Channel[int, int]) -> None:
+        await anyio.sleep_forever()
+
+    async with bus, bus.channel("late") as items:
+        readers = []
+        for _ in range(3):
+            readers.append(asyncio.ensure_future(anext(items)))
+            await anyio.wait_all_tasks_blocked()
+        readers[0].cancel()
+        await anyio.wait_all_tasks_blocked()
+        items.received_item(Message(Kind.ITEM, "", "1", body=1))
+        readers[1].cancel()  # woken already, but did not run yet
+        assert await readers[2] == 1
+        assert readers[0].cancelled() and readers[1].cancelled()
 
 
 async def test_items_of_all_sizes_never_get_stuck() -> None:
