@@ -108,7 +108,7 @@ def _trio_agrees(current_task: Callable[[], Any]) -> bool:
 
 
 def _agree(deadline: Callable[[], float]) -> bool:
-    """Check that the result equals the library's, whose internals may have changed."""
+    """Check that the result equals the library's. Its internals may have changed."""
     official = anyio.current_effective_deadline
     soon = anyio.current_time() + 5000
     try:

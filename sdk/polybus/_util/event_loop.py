@@ -229,7 +229,7 @@ def is_foreign_exception(error: BaseException) -> bool:
     """Return True if application code raised the exception itself, so that it is not a cancellation or the end of the program.
 
     `CancelledError` counts if the current task wasn't cancelled, because the application then awaited something that was.
-    `GeneratorExit` counts only while the event loop is running; later, Python raises it when it closes coroutines.
+    `GeneratorExit` counts only while the event loop is running. Later, Python raises it when it closes coroutines.
     """
     if isinstance(error, KeyboardInterrupt):
         return False

@@ -24,8 +24,8 @@ _LONGEST: Final = 200
 def log_fields(peer: Any = None, *, message: Message | None = None, **more: object) -> dict[str, object]:
     """Return the ``extra`` of a log record. Empty fields are left out, and control characters are escaped.
 
-    `peer` (by default the message's) adds ``peer``, ``address`` and ``protocol``; `message` adds ``subject`` and
-    ``request_id``; `more` are additional fields such as ``error_id``.
+    `peer` (by default the message's) adds ``peer``, ``address`` and ``protocol``. `message` adds ``subject`` and
+    ``request_id``. `more` are additional fields such as ``error_id``.
     """
     fields = {name: _plain(value) for name, value in more.items() if value is not None and value != ""}
     if message is not None:

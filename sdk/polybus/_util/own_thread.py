@@ -23,7 +23,7 @@ async def in_own_thread(function: Callable[[*Arguments], T], *args: *Arguments, 
 
 
 _MOST: Final = 64 * 1024
-"""Maximum size of a file in bytes. Usual ones have a few hundred."""
+"""Maximum size of a file in bytes. Typical files have a few hundred."""
 
 
 async def read_text_files(files: Mapping[str, str]) -> Mapping[str, str]:

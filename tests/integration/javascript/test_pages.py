@@ -3,7 +3,6 @@
 import json
 import re
 import runpy
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -269,16 +268,6 @@ async def elsewhere(chromium: Browser, tmp_path: Path) -> AsyncIterator[tuple[Ta
         await tab.aclose()
     finally:
         server.end()
-
-
-async def test_a_server_that_stands_still_is_given_up_when_the_page_is_looked_at(elsewhere: tuple[Tab, Elsewhere]) -> None:
-    tab, server = elsewhere
-    server.process.send_signal(signal.SIGSTOP)
-    looked = "const asked = performance.now(); dispatchEvent(new Event('focus'));"
-    told = "bus.addEventListener('state', ({ reason }) => resolve([reason, performance.now() - asked]), { once: true })"
-    reason, after = await tab.run(f"new Promise((resolve) => {{ {looked} {told} }})")
-    assert reason.startswith("no sign of life")
-    assert 4900 < after < 25000  # after which it would ask without being looked at
 
 
 async def test_a_page_out_of_sight_is_back_by_itself_when_its_server_is(elsewhere: tuple[Tab, Elsewhere]) -> None:

@@ -16,13 +16,12 @@ import pytest
 import trustme
 import websockets
 from starlette.testclient import TestClient
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polybus import Bus, Limits, connect
 from polybus.events import LinkDown
 from polybus.plugins import Handshake
 from polybus.transports._ws.adoption import AdoptedWire
-from polybus.transports._ws.asgi import AsgiTransport, socket_of
+from polybus.transports._ws.asgi import AsgiTransport
 from tests.integration.web.support import both_loops, both_ways, running, served  # noqa: F401  # pytest finds the fixtures by their names here
 from tests.support import eventually, next_event
 from tests.unit.transports.support import UPGRADE, Receiver
@@ -124,30 +123,6 @@ async def test_a_peer_that_pings_and_reads_no_answer_is_cut_before_they_pile_up(
         event = await next_event(events, LinkDown)
         reason = "more than 1000 empty frames in a second" if way == "auto" else "answers to pings"
         assert (event.code, reason in event.reason) == (1008, True)
-
-
-class Hiding:
-    """A middleware that wraps `receive`, so that nobody sees the socket."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def hidden() -> MutableMapping[str, Any]:
-            return await receive()
-
-        assert socket_of(hidden) is None
-        await self._app(scope, hidden, send)
-
-
-async def test_behind_a_middleware_that_hides_the_socket_a_stalled_peer_is_given_up_all_the_same() -> None:
-    app, bus = served(limits=Limits(write_timeout=0.2, outbox_bytes=500_000))
-    app.add_middleware(Hiding)
-    async with running(app) as server, stalling(server, bus):
-        while bus.peers:
-            bus.publish_nowait("news", "x" * 1_000)
-            await anyio.lowlevel.checkpoint()
-        assert bus.stats().links == 0
 
 
 @pytest.mark.parametrize("size", [1_000, 500_000])

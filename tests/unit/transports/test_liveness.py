@@ -129,25 +129,6 @@ async def test_the_arithmetic_of_silence_with_the_usual_limits(anyio_backend: An
         assert "no sign of life" in (await here.end()).reason
 
 
-@linux
-@pytest.mark.parametrize("url", [TCP, WS])
-async def test_a_peer_whose_machine_answers_is_not_gone_however_silent_it_is(anyio_backend: Any, url: str) -> None:
-    """A bare peer on tcp answers no keep-alive. (A WebSocket answers pings, here as soon as it may.)"""
-    async with joined(anyio_backend, url) as (host, here, there):
-        now = host.time()
-        here.transport.tick(now)
-        heard = here.transport._heard_at  # type: ignore[attr-defined]
-        for _ in range(200):
-            now += 1
-            here.transport.tick(now)
-            await eventually(lambda: (signs := wire_of(here).signs()) is not None and not signs.outstanding)
-            if url == WS:
-                await eventually(lambda: here.transport._heard or here.transport._pinged_at is None)  # type: ignore[attr-defined]
-        assert here.why is None
-        assert there.why is None
-        assert url == WS or here.transport._heard_at == heard  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("url", [TCP, WS])
 @pytest.mark.parametrize(
     ("limits", "wanted"),

@@ -322,7 +322,7 @@ class _OneSender(ByteSendStream):
             await self._stream.send(item)
 
     async def aclose(self) -> None:
-        """Do nothing: the reading half, which is the same stream, closes."""
+        """Do nothing, because the reading half is the same stream and closes it."""
 
 
 async def open_wire(

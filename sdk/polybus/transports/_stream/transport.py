@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Framer)
 
 
 class StreamTransport(ABC, Generic[F]):
-    """Base class for transports that run over a `Wire`; handles startup, shutdown and timeouts.
+    """Base class for transports that run over a `Wire`. It handles startup, shutdown and timeouts.
 
     Instead of a timer per frame, `tick` checks liveness about once a second, so a limit may be exceeded by a second.
     """

@@ -27,7 +27,7 @@ GATHERED: Final = 16 * 1024
 
 
 class WireUser(Protocol):
-    """Callbacks of a wire. They run from the event loop; only `pause_writing` may be called from within `Wire.write`."""
+    """Callbacks of a wire. The event loop calls them, except that `Wire.write` may call `pause_writing`."""
 
     def data_received(self, data: bytes) -> None: ...
 
@@ -130,7 +130,7 @@ class Rations:
         """Maximum bytes for the next read."""
 
     def filled(self, size: int, *, again: bool = False) -> None:
-        """Record a read that filled the buffer of `size` bytes. `again`: the connection's second in this iteration."""
+        """Record a read that filled the buffer of `size` bytes. Set `again` if the connection already had one this turn."""
         if not self._hungry:
             self._call_soon(self._next_turn)
         if not (again and self._hungry):  # with TLS, turns may end between uvloop's reads

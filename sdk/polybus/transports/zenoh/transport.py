@@ -223,7 +223,7 @@ class ZenohTransport:
         self._lost = 0
 
     async def open(self, *, serves: bool) -> None:
-        """Open the session with the filters of a new protocol session. Raises `zenoh.ZError`, after which it has ended."""
+        """Open the session with the filters of a new protocol session. If this raises a `zenoh.ZError`, it has ended."""
         limits, first = self._host.limits, [*self.filters]
         self._fabric.session("server" if serves else "client", limits, None, first.extend).start(0.0)
         settings = self._address.settings(serves=serves, patience=limits.connect_timeout)
