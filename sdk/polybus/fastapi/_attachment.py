@@ -18,7 +18,7 @@ import stat
 import struct
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -48,6 +48,8 @@ GRACE: Final = 3.0
 _PAUSE: Final = 0.05
 _WAITING: Final = 64
 """Number of processes in the queue for a name. Additional processes would only repeat the same log line."""
+_DEPTH: Final = 20
+"""Maximum depth to which nested applications are searched, because an application may contain itself."""
 _OPEN_FILES: Final = "/proc/self/fd"
 _CREDENTIALS: Final = struct.Struct("3i")
 _ADVICE: Final = (
@@ -349,8 +351,7 @@ async def bus_of(connection: HTTPConnection) -> Bus:
 
 
 def _attachment(connection: HTTPConnection) -> Attachment:
-    app = connection.scope.get("app")
-    found = {attachment.bus: attachment for attachment in _attachments(getattr(app, "routes", ()))}
+    found = {attachment.bus: attachment for attachment in attachments_of(connection.scope.get("app"), own=True)}
     if not found:
         raise RuntimeError(
             "no bus is attached to the application that serves this request: call attach(app, bus); "
@@ -364,13 +365,17 @@ def _attachment(connection: HTTPConnection) -> Attachment:
     return next(iter(found.values()))
 
 
-def _attachments(routes: Iterable[Any]) -> Iterator[Attachment]:
-    for route in routes:
-        endpoint = getattr(route, "endpoint", None)
-        if isinstance(endpoint, AttachedRoute):
-            yield endpoint.attachment
-        elif (included := getattr(route, "original_router", None)) is not None:  # FastAPI keeps included routers
-            yield from _attachments(included.routes)
-        elif (mounted := getattr(route, "app", None)) is not None and hasattr(mounted, "routes"):
-            if not hasattr(mounted, "state"):  # a router; an application serves its own requests
-                yield from _attachments(mounted.routes)
+def attachments_of(app: Any, *, own: bool = False, depth: int = 0) -> Iterator[Attachment]:
+    """Yield the attachments in an application. If `own` is set, mounted applications are skipped, as they serve themselves."""
+    endpoint, routes = getattr(app, "endpoint", None), getattr(app, "routes", None)
+    # Middleware has `app`. A router that a recent FastAPI has included has `original_router`.
+    inner = getattr(app, "original_router", None) or getattr(app, "app", None)
+    if isinstance(endpoint, AttachedRoute):
+        yield endpoint.attachment
+    elif depth > _DEPTH or (own and depth and hasattr(inner, "state")):
+        return
+    elif isinstance(routes, Sequence) and routes:
+        for route in routes:
+            yield from attachments_of(route, own=own, depth=depth + 1)
+    elif inner is not None:
+        yield from attachments_of(inner, own=own, depth=depth + 1)

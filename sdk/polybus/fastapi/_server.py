@@ -24,7 +24,7 @@ from ..errors import LocalProtocolError
 from ..integrations import failure_of
 from ..plugins.tools import shown_target
 from ..transports.sockets import address_of, bind_tcp, bind_unix
-from ._attachment import AttachedRoute, attached_here
+from ._attachment import attached_here, attachments_of
 from ._run import ADDRESS, FAILED
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -41,8 +41,6 @@ _ACCEPTING: Final = 4
 the connection."""
 _LAST_CONNECTIONS: Final = 0.5
 """Seconds to wait for the first request on connections accepted during shutdown."""
-_DEPTH: Final = 20
-"""Maximum depth to which nested applications are searched."""
 
 
 def _masked(record: logging.LogRecord) -> bool:
@@ -231,8 +229,13 @@ def run_workers(options: Mapping[str, Any], drain: float, workers: int) -> int:
             logger.error("the workers cannot serve: %s", error)
             raise SystemExit(FAILED) from None
 
-    buses = list(dict.fromkeys(buses_of(config.loaded_app)))
-    return supervise(count=workers, buses=buses, bind=bind, patience=patience(config, drain), unlink=config.fd is None)
+    return supervise(
+        count=workers,
+        buses=buses_of(config.loaded_app),
+        bind=bind,
+        patience=patience(config, drain),
+        unlink=config.fd is None,
+    )
 
 
 async def _bound(config: uvicorn.Config) -> list[socket.socket]:
@@ -249,17 +252,5 @@ def _bind_unix(path: str) -> socket.socket:
     return sock
 
 
-def buses_of(app: Any, depth: int = 0) -> Iterator[Bus]:
-    if depth > _DEPTH:  # it contains itself
-        return
-    endpoint = getattr(app, "endpoint", None)
-    if isinstance(endpoint, AttachedRoute):
-        yield endpoint.attachment.bus
-        return
-    routes = getattr(app, "routes", None)
-    for route in routes if isinstance(routes, Sequence) else ():
-        yield from buses_of(route, depth + 1)
-    # Middleware has `app`. A router that a recent FastAPI has included has `original_router`.
-    inner = getattr(app, "app", None) or getattr(app, "original_router", None)
-    if inner is not None and not routes:
-        yield from buses_of(inner, depth + 1)
+def buses_of(app: Any) -> list[Bus]:
+    return list(dict.fromkeys(attachment.bus for attachment in attachments_of(app)))

@@ -33,12 +33,10 @@ POST = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"1
 
 
 def listen_options(bus: Bus) -> Any:
-    """What an endpoint of a bus is given, for requests that a test hands over itself."""
     return SimpleNamespace(host=bus._services.running, subprotocol="", origins=(), hosts=(), private=False)
 
 
 async def read_all(stream: anyio.abc.ByteReceiveStream) -> bytes:
-    """All that the other end sends, until it closes or cuts the connection."""
     read = b""
     with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
         while True:
@@ -74,7 +72,6 @@ def echoing(**options: Any) -> Bus:
 
 
 def served(**options: Any) -> tuple[FastAPI, Bus]:
-    """An application, and a bus that is attached to it and echoes."""
     app, bus = FastAPI(), echoing(**options)
     attach(app, bus)
     return app, bus
@@ -95,7 +92,7 @@ def both_servers(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 class OverAsgi(WebSocketsSansIOProtocol):
-    """uvicorn's own, derived: a class that may have plans of its own, so its connections are not adopted."""
+    """Not uvicorn's own class, so its connections are not adopted."""
 
 
 @pytest.fixture(name="way", params=[pytest.param("auto", id="adopted"), pytest.param(OverAsgi, id="asgi")])
@@ -124,13 +121,10 @@ async def running(app: Any, **options: Any) -> AsyncIterator[Uvicorn]:
 
 
 class Uvicorn(uvicorn.Server):
-    """Tells when it is up, goes as soon as it has to, and leaves signals to the tests."""
-
     port = 0
 
     def __init__(self, config: uvicorn.Config) -> None:
         self.up = asyncio.Event()
-        """Serving, or over."""
         self._leave = asyncio.Event()
         super().__init__(config)
 
@@ -177,7 +171,6 @@ class Program:
     def __init__(self, path: Path, **environment: str) -> None:
         self.site = ""
         self.lines: list[str] = []
-        """What it has said, a line for each request among it."""
         self._up = threading.Event()
         piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         self.process = subprocess.Popen([sys.executable, str(path)], env=os.environ | environment, **piped)
@@ -201,7 +194,6 @@ class Program:
 
 @asynccontextmanager
 async def program(path: Path, **environment: str) -> AsyncIterator[Program]:
-    """A `Program`, until the block is left."""
     made = await anyio.to_thread.run_sync(lambda: Program(path, **environment))
     try:
         yield made

@@ -55,7 +55,10 @@ def named(name: str) -> Bus:
     return bus
 
 
-def with_endpoints(app: FastAPI) -> None:
+def with_endpoints(app: FastAPI, bus: Bus | None = None) -> FastAPI:
+    if bus is not None:
+        attach(app, bus)
+
     @app.get("/coroutine")
     async def coroutine(bus: BusDep) -> Any:
         return [type(bus).__name__, await bus.request("name")]
@@ -68,12 +71,11 @@ def with_endpoints(app: FastAPI) -> None:
     def untyped(bus: BusDep) -> Any:
         return [type(bus).__name__, bus.request("name")]
 
+    return app
+
 
 def test_a_coroutine_endpoint_gets_the_bus_and_a_def_endpoint_its_blocking_twin() -> None:
-    app = FastAPI()
-    attach(app, named("one"))
-    with_endpoints(app)
-    with TestClient(app) as client:
+    with TestClient(with_endpoints(FastAPI(), named("one"))) as client:
         assert client.get("/coroutine").json() == ["Bus", "one"]
         assert client.get("/def").json() == ["BlockingBus", "one"]
         assert client.get("/def/untyped").json() == ["BlockingBus", "one"]
@@ -112,9 +114,8 @@ async def test_def_endpoints_in_the_last_thread_of_the_server_ask_a_def_handler_
 
 
 async def test_a_bus_that_a_request_has_started_is_started_again_after_it_was_closed() -> None:
-    app, bus = FastAPI(), named("one")
-    attach(app, bus)
-    with_endpoints(app)
+    bus = named("one")
+    app = with_endpoints(FastAPI(), bus)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", timeout=BOUND) as client:
         for _ in range(2):
             assert (await client.get("/coroutine")).json() == ["Bus", "one"]
@@ -146,12 +147,8 @@ def test_what_wraps_an_endpoint_does_not_change_which_it_is() -> None:
 
 
 def test_a_mounted_application_has_its_own_and_the_first_request_starts_it() -> None:
-    outer, inner = FastAPI(), FastAPI()
-    attach(outer, named("outer"))
-    attach(inner, named("inner"))
-    with_endpoints(outer)
-    with_endpoints(inner)
-    outer.mount("/sub", inner)
+    outer = with_endpoints(FastAPI(), named("outer"))
+    outer.mount("/sub", with_endpoints(FastAPI(), named("inner")))
     with TestClient(outer) as client:
         assert client.get("/coroutine").json() == ["Bus", "outer"]
         assert client.get("/sub/coroutine").json() == ["Bus", "inner"]
@@ -160,8 +157,7 @@ def test_a_mounted_application_has_its_own_and_the_first_request_starts_it() -> 
 
 @pytest.mark.parametrize("included", ["before", "after"])
 def test_a_bus_attached_to_a_router_is_that_of_the_application(included: str) -> None:
-    app, router = FastAPI(), APIRouter()
-    with_endpoints(app)
+    app, router = with_endpoints(FastAPI()), APIRouter()
     if included == "before":
         app.include_router(router, prefix="/v1")
     attach(router, named("of the router"))
@@ -253,9 +249,7 @@ def test_what_another_application_overrides_is_over_with_it() -> None:
 
 
 def test_an_application_may_override_its_bus() -> None:
-    app = FastAPI()
-    attach(app, named("production"))
-    with_endpoints(app)
+    app = with_endpoints(FastAPI(), named("production"))
 
     class Fake:
         async def request(self, subject: str) -> str:
@@ -273,11 +267,9 @@ def test_an_application_may_override_its_bus() -> None:
 
 
 def test_several_buses_or_none_are_told_apart_by_the_error() -> None:
-    none, several = FastAPI(), FastAPI()
-    attach(several, Bus(), "/one")
+    none, several = with_endpoints(FastAPI()), with_endpoints(FastAPI(), Bus())
     attach(several, Bus(), "/two")
     for app, says in ((none, "no bus is attached"), (several, "2 buses are attached")):
-        with_endpoints(app)
         with TestClient(app) as client, pytest.raises(RuntimeError, match=says):
             client.get("/coroutine")
 

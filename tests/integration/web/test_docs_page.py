@@ -16,7 +16,7 @@ from polybus import Bus, Subject, asyncapi
 from polybus.asyncapi import document, page
 from polybus.asyncapi.page import policy
 from polybus.fastapi import attach
-from polybus.protocols import Csb, Ubre
+from polybus.protocols import Ubre
 from tests.support import BOUND
 
 
@@ -111,14 +111,6 @@ async def test_the_event_loop_goes_on_while_a_document_is_made_once_for_all(monk
         await begun.wait()
         go_on.set()
     assert (found, len(calls)) == ([200] * 3, 1)
-
-
-def test_another_protocol_has_a_page_with_its_bindings() -> None:
-    app = Starlette()
-    attach(app, shop(), protocol=Csb(), docs="/bus/docs")
-    client = TestClient(app)
-    operations = client.get("/bus/docs.json").json()["operations"]
-    assert operations["user.get"]["bindings"] == {"x-csb": {"subject": "user.get"}}
 
 
 @pytest.mark.parametrize(

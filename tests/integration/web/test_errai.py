@@ -285,10 +285,10 @@ async def test_nothing_is_left_of_sessions_that_are_over() -> None:
 # -- payloads of many messages (notes of the second round, S1)
 
 
-def asks(count: int, more: str = "") -> list[dict[str, Any]]:
+def asks(count: int) -> list[dict[str, Any]]:
     """As `HttpPollingHandler` posts what it has held back for 175 ms: all in one."""
     return [
-        {"ToSubject": "echo", "Value": f"{n}{more}", "ReplyTo": f"echo:{n}:RespondTo:RPC", "ErrorTo": f"echo:{n}:Errors:RPC"}
+        {"ToSubject": "echo", "Value": f"{n}", "ReplyTo": f"echo:{n}:RespondTo:RPC", "ErrorTo": f"echo:{n}:Errors:RPC"}
         for n in range(count)
     ]
 

@@ -59,27 +59,6 @@ async def test_a_first_request_to_a_number_stops_there_when_its_time_is_over() -
             await stopped.wait()
 
 
-async def test_between_our_own_the_deadline_travels_once_the_peer_is_known() -> None:
-    bus = Bus()
-
-    @bus.handle("ttl")
-    async def named(ctx: Context) -> float | None:
-        return ctx.message.ttl
-
-    @bus.handle(7)
-    async def numbered(ctx: Context) -> float | None:
-        return ctx.message.ttl
-
-    async with pair(bus, protocol=Csb()) as client:
-        assert await client.request(7, timeout=20) is None
-        assert 0 < await client.request("ttl", timeout=20) <= 20  # behind it; from now on with it
-        for subject in ("ttl", 7):
-            left = await client.request(subject, timeout=20)
-            assert 0 < left <= 20
-        with anyio.move_on_after(20):
-            assert 0 < await client.request("ttl", timeout=30) <= 20
-
-
 @pytest.mark.parametrize("bad", ["12000007 00000007 7b", "10010007 00000007"])
 async def test_what_is_malformed_is_not_answered_under_an_id_that_is_in_flight(bad: str) -> None:
     bus, go = Bus(), anyio.Event()
