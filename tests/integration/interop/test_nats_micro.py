@@ -8,7 +8,6 @@ from polybus import (
     Code,
     Conflict,
     DeadlineExceeded,
-    NoHandler,
     NotFound,
     RemoteError,
     RequestError,
@@ -58,21 +57,3 @@ async def test_a_number_of_a_service_is_an_error_of_ours(server: NatsServer, the
                 assert (seen.value.code, seen.value.detail) == (one, None)
         with pytest.raises(RemoteError, match="KeyError"):
             await bus.request("shop.broken")
-
-
-async def test_a_service_of_theirs_is_found_by_its_own_subjects_and_gone_when_it_stops(
-    server: NatsServer, theirs: NatsPy
-) -> None:
-    async def echo(request: Any) -> None:
-        await request.respond(request.data)
-
-    async with connect(server.url) as bus:
-        with pytest.raises(NoHandler):
-            await bus.request("$SRV.INFO.shop")
-        await theirs.serve("shop", echo=echo)
-        info = await bus.request("$SRV.INFO.shop")
-        assert info["name"] == "shop"
-        assert [endpoint["subject"] for endpoint in info["endpoints"]] == ["shop.echo"]
-        await theirs.run(theirs.client.drain())
-        with pytest.raises(NoHandler):
-            await bus.request("shop.echo")
