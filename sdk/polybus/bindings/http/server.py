@@ -196,16 +196,14 @@ class HttpRequest(AsgiRequest):
 
     async def enter(self, make: Callable[[], A]) -> A:
         self.knock()
-        inside = False
         try:
             admission = await self.admission()
             transport = make()
-            inside = True
-            self.options.gate.opened(transport, admission)
-            return transport
-        finally:
-            if not inside:
-                self.options.gate.left(self.address)
+        except BaseException:
+            self.options.gate.left(self.address)
+            raise
+        self.options.gate.opened(transport, admission)
+        return transport
 
 
 class HttpEndpoint(ABC):

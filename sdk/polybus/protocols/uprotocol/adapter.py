@@ -53,11 +53,10 @@ class UProtocolCodec:
     writer: JsonEventWriter | ProtoWriter
     reads: frozenset[Literal["text", "binary"]]
     writes: Literal["text", "binary"]
-    local: frozenset[str] | None = frozenset()  # Entities that may be written without authority; None for all
-    headers_limit: int = 16 * 1024
-    schema: str = ""  # ``dataschema`` of bytes
-    # Returns the configured priority of a subject, or None
-    level_of: Callable[[str | int], str | None] = field(default=lambda subject: None)
+    local: frozenset[str] | None  # Entities that may be written without authority; None for all
+    headers_limit: int
+    schema: str  # ``dataschema`` of bytes
+    level_of: Callable[[str | int], str | None]  # Returns the configured priority of a subject, or None
     formats: tuple[BodyFormat, ...] = FORMATS
     # Reads the message of a frame. Raises only `RemoteProtocolError`.
     read: Callable[[bytes], EventMessage] = field(init=False)

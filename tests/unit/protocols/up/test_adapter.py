@@ -128,6 +128,7 @@ def test_places_are_those_of_the_bytes() -> None:
         ("0a020801", ("id", "1", "not bytes")),
         ("0a020a00", ("id", "00000000-0000-0000-0000-000000000000", "not a UUID of version 7")),
         ("0a033a0161", ("permission_level", "61", "not a number")),
+        ("0a045a026869", ("traceparent", "hi", "")),
         ("0a026801", ("field 13", "1", "of a later version")),
     ],
 )

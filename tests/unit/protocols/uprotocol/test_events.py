@@ -165,6 +165,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
+@example({"k" * 200: "x" * 200, "l": {"m": ["x" * 200, None]}})
 def test_a_plain_value_is_what_the_package_reads_and_writes(value: Any) -> None:
     data = write_value(value, 128)
     assert read_value(data, 128) == value

@@ -93,7 +93,7 @@ def test_requests_go_to_the_peer_and_publications_come_from_us() -> None:
     [
         ("response", ReservedSubject),
         (7, Unsupported),
-        *((subject, LocalProtocolError) for subject in ("/a/1/door#Door", "/a/1/rpc.*", "/a//rpc.Get", "x" * 1020)),
+        *((subject, LocalProtocolError) for subject in ("/a/1/door#Door", "/a/1/rpc.*", "/a//rpc.Get", "a/b", "x" * 1020)),
     ],
 )
 def test_what_cannot_be_asked_is_said(subject: Any, error: type[Exception]) -> None:

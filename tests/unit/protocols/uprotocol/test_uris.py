@@ -73,7 +73,7 @@ def test_a_version_has_major_perhaps_minor_and_no_patch(version: str, good: bool
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "//", "climate.seat/1/rpc.SetHeat", "https://cgw.veh7/climate.seat/1/rpc.SetHeat", "up:///a/1/x", "///a"),
+        *("", "/", "//", "climate.seat/1/rpc.SetHeat", "https://cgw.veh7/climate.seat/1/rpc.SetHeat", "up:///a/1/x", "///a"),
         *("/4/1/heater", "/70000/1/3", "/4/1/70000", "/a/1/x/y", "/a/1/x y", "/a/1/x#", "/a/1/x#A#B", "/a/1/x?q=1", "/a/../x"),
         *("/a/%2e%2E/x", "//a b/c/1", "//host:x/c/1", "//2001:db8::1/4/1/3", "/a/1/gr\u00fcn", "/a/1/%zz", "//host/4/1/3"),
     ],
