@@ -121,18 +121,6 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-async def test_it_keeps_stores_where_the_environment_says(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / 'a "strange" folder' / "stores"
-    monkeypatch.setenv("POLYBUS_STORE", str(folder))
-    caplog.set_level(logging.INFO, "polybus.cluster")
-    await lives(program(tmp_path, SERVES), "Server is ready", caplog)
-    assert f"jetstream {{ store_dir: {json.dumps(str(folder))} }}" in capfd.readouterr().out
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert f"stores are kept in {folder}" in caplog.text
-
-
 @pytest.mark.parametrize("kind", ["below a file", "a file", "read alone", "of another engine"])
 async def test_a_folder_that_cannot_be_used_is_one_clear_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -164,14 +152,19 @@ def test_a_folder_is_free_again_when_its_engine_has_ended(tmp_path: Path) -> Non
             assert folder == tmp_path / "stores"
 
 
-async def test_its_configuration_is_readable_for_us_alone_and_gone_when_it_has_been_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_its_configuration_names_the_stores_is_readable_for_us_alone_and_gone_when_it_has_been_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    folder = tmp_path / 'a "strange" folder' / "stores"
+    monkeypatch.setenv("POLYBUS_STORE", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     caplog.set_level(logging.INFO, "polybus.cluster")
     engine = await lives(program(tmp_path, SERVES), "Server is ready", caplog)
+    assert f"jetstream {{ store_dir: {json.dumps(str(folder))} }}" in capfd.readouterr().out
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert f"stores are kept in {folder}" in caplog.text
     assert "modes 0o600 0o700" in caplog.text
-    assert os.listdir(tmp_path) == ["nats-server"]
+    assert sorted(os.listdir(tmp_path)) == ['a "strange" folder', "nats-server"]
     token = engine.url.partition("//")[2].partition("@")[0]
     assert engine.url == f"nats+tcp://{token}@127.0.0.1:4242/shop"
     assert len(token) == 32

@@ -67,7 +67,6 @@ VERBS: dict[str, tuple[Callable[[Bus], Awaitable[object]], type[Exception]]] = {
     "user": (lambda bus: bus.user("ann").request("a.b", timeout=2), Disconnected),
     "stream": (streamed, Disconnected),
     "publish to a store": (lambda bus: bus.publish("kept.x", 1, timeout=2), DeadlineExceeded),
-    "publish with an id": (lambda bus: bus.publish("kept.x", 1, id="7", timeout=2), DeadlineExceeded),
 }
 
 
