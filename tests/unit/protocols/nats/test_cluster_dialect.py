@@ -153,17 +153,6 @@ def test_a_publication_is_for_all_for_a_group_or_a_user(node: Node) -> None:
     assert len(told(node, delivery("shop.p.news.today", "4", b"1", reply=f"shop.n.{node.name}.p"))) == 1
 
 
-@pytest.mark.parametrize(
-    ("reply", "source"),
-    [("shop.n.other1.p", "other1"), ("shop.n.other2.p", "other2"), ("", ""), ("_INBOX.a.b", ""), ("shop.n..p", "")],
-)
-def test_a_publication_says_which_node_it_is_from_where_it_is_from_one(node: Node, reply: str, source: str) -> None:
-    sent(node, Message(Kind.SUBSCRIBE, "news.*"))
-    for _ in range(2):
-        [message] = told(node, delivery("shop.p.news.today", "3", b"1", reply=reply))
-        assert message.peer == ToAll(source)
-
-
 def test_a_request_that_is_not_answered_in_its_turn_is_said_to_be_here(handling: Node) -> None:
     due, message = told(handling, request("t1"))
     assert due.at < 2.0
@@ -240,15 +229,6 @@ def test_what_no_handler_has_seen_is_asked_elsewhere_twice(node: Node) -> None:
         assert node.frames_to_send() == [frame]
     [error] = told(node, node.answer(token, b"", *refusal))
     assert (error.kind, error.id, error.code) == (Kind.ERROR, token, Code.RESOURCE_EXHAUSTED)
-
-
-def test_nobody_there_is_an_error_for_handlers_and_a_loss_for_users(node: Node) -> None:
-    [error] = node.heard(node.answer(node.ask(), status=" 503"))
-    assert (error.kind, error.code) == (Kind.ERROR, Code.UNIMPLEMENTED)
-    token = node.ask(ToUser("ann"))
-    [lost] = node.heard(node.answer(token, status=" 503"), Lost)
-    assert (lost.ids, lost.sent) == ((token,), False)
-    assert "'ann'" in lost.reason
 
 
 def test_a_node_tells_the_others_once_a_turn_what_it_handles_and_each_that_says_hello(node: Node) -> None:
@@ -389,12 +369,6 @@ def test_nodes_say_hello_and_goodbye(node: Node) -> None:
     node.close(1000, "", 3.0)
     [bye] = node.frames_to_send()
     assert json.loads(bye.split(b"\r\n")[1])["bye"] == node.name
-
-
-@pytest.mark.parametrize("payload", [b"[]", b'{"hello":"a.b"}', b'{"hello":7}'])
-def test_an_announcement_that_is_none_is_counted(node: Node, payload: bytes) -> None:
-    [refused] = node.meet(payload)
-    assert isinstance(refused, Refused)
 
 
 @pytest.mark.parametrize("rest", ["", "a", "a.", "a.zz", "c", "c.x", "d", "d.x", "d..", "r", "q", "y", "h", "p", "c.a.b", "."])
