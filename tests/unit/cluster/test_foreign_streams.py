@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
 import pytest
 
 from polybus import Bus, Context, Peer, Retry, connect
@@ -44,16 +43,12 @@ async def ask(link: Peer, word: str, members: dict[str, Any] | None = None) -> d
     return answer
 
 
-async def consumer(link: Peer, name: str, durable: str) -> dict[str, Any]:
-    return await ask(link, f"CONSUMER.INFO.{name.upper()}.{durable}")
-
-
 async def all_done(link: Peer, name: str, durable: str) -> None:
-    with anyio.fail_after(20):
-        while True:
-            found = await consumer(link, name, durable)
-            if (found["num_ack_pending"], found["num_pending"]) == (0, 0):
-                return
+    async def done() -> bool:
+        found = await ask(link, f"CONSUMER.INFO.{name.upper()}.{durable}")
+        return (found["num_ack_pending"], found["num_pending"]) == (0, 0)
+
+    await eventually(done)
 
 
 async def messages(link: Peer, name: str) -> int:
@@ -222,9 +217,11 @@ async def test_a_replay_reads_a_stream_and_leaves_nothing_there(engine: Any, nam
             assert message.body == 3
             with pytest.raises(LocalProtocolError, match="is only read"):
                 message.ack()
-        with anyio.fail_after(20):
-            while (await ask(theirs, f"CONSUMER.NAMES.{name.upper()}")).get("consumers"):
-                pass
+
+        async def left() -> bool:
+            return not (await ask(theirs, f"CONSUMER.NAMES.{name.upper()}")).get("consumers")
+
+        await eventually(left)
 
 
 async def test_a_subscription_at_a_stream_ends_with_its_link(engine: Any, name: str) -> None:
