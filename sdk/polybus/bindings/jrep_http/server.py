@@ -23,6 +23,7 @@ import hmac
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
@@ -395,48 +396,6 @@ def _is_claim(frame: bytes) -> bool:
     return frame[:1] == b"{" and len(frame) <= MAX_WORD and b'"Associate"' in frame and b'"ToSubject"' not in frame
 
 
-class SessionSockets:
-    """The ASGI application for session WebSockets. The session's cookie identifies the session before the upgrade.
-
-    Since these WebSockets belong to a session that was already admitted, the bus's gate is not asked again, even while it
-    drains.
-    """
-
-    def __init__(
-        self, knock: Callable[[Scope, Receive], HttpRequest], sessions: Callable[[HttpRequest], list[ErraiConnection]]
-    ) -> None:
-        self._knock = knock
-        self._sessions = sessions
-        self._claiming: dict[SessionSocket, list[ErraiConnection]] = {}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await answered(self._admit, scope, receive, send)
-
-    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = self._knock(scope, receive)
-        sessions = self._sessions(request)
-        if not sessions:
-            raise HandshakeRejected(403, "no session has this cookie: an Errai client associates over HTTP first")
-        if sum(sessions[0] in others for others in self._claiming.values()) >= 2 * len(sessions):
-            raise HandshakeRejected(503, "too many WebSockets of this browser are being negotiated")
-        host, name = request.options.host, "wss" if request.policy.tls else "ws"
-        transport = AsgiTransport(name, request.address, host, send, request.socket, reads=_TEXT, writes="text")
-
-        def find(key: object) -> ErraiConnection | None:
-            return next((session for session in self._sessions(request) if session.key == key), None)
-
-        channel = SessionSocket(transport, find, lambda: self._claiming.pop(channel, None))
-        self._claiming[channel] = sessions
-        transport.start(channel)
-        cancel = call_later(host, host.limits.handshake_timeout, channel.give_up)
-        try:
-            if await accept(send, None):
-                await transport.run(receive)
-        finally:
-            cancel()
-            channel.closed(Closed(1006, "the connection is closed"))
-
-
 CHANNEL = "/websocket.bus"
 """Path of session WebSockets, as in Errai."""
 _COOKIE = "polybus-errai"
@@ -463,15 +422,45 @@ class ErraiEndpoint(HttpEndpoint):
         super().__init__(path)
         self._sessions: dict[str, dict[str, ErraiConnection]] = {}
         """Sessions by browser cookie, then by the client id of a window."""
-        self._channels = SessionSockets(self.knock, self._sessions_of)
+        self._claiming: dict[SessionSocket, list[ErraiConnection]] = {}
 
     def routes(self) -> Sequence[WebRoute]:
         requests = WebRoute("/{name}.erraiBus", self.exchange, ("GET", "POST"))
-        return [*super().routes(), WebRoute(CHANNEL, self._channels), requests]
+        return [*super().routes(), WebRoute(CHANNEL, partial(answered, self._admit)), requests]
 
     async def aclose(self) -> None:
         """Stop accepting sessions. Existing sessions stay open, so that clients can fetch their last messages."""
         await self._sockets.aclose()
+
+    # -- WebSockets
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Accept a WebSocket for a session, which its cookie identifies before the upgrade.
+
+        Since the session was already admitted, the bus's gate is not asked again, even while it drains.
+        """
+        request = self.knock(scope, receive)
+        sessions = self._sessions_of(request)
+        if not sessions:
+            raise HandshakeRejected(403, "no session has this cookie: an Errai client associates over HTTP first")
+        if sum(sessions[0] in others for others in self._claiming.values()) >= 2 * len(sessions):
+            raise HandshakeRejected(503, "too many WebSockets of this browser are being negotiated")
+        host, name = request.options.host, "wss" if request.policy.tls else "ws"
+        transport = AsgiTransport(name, request.address, host, send, request.socket, reads=_TEXT, writes="text")
+
+        def find(key: object) -> ErraiConnection | None:
+            return next((session for session in self._sessions_of(request) if session.key == key), None)
+
+        channel = SessionSocket(transport, find, lambda: self._claiming.pop(channel, None))
+        self._claiming[channel] = sessions
+        transport.start(channel)
+        cancel = call_later(host, host.limits.handshake_timeout, channel.give_up)
+        try:
+            if await accept(send, None):
+                await transport.run(receive)
+        finally:
+            cancel()
+            channel.closed(Closed(1006, "the connection is closed"))
 
     # -- requests
 
