@@ -66,15 +66,6 @@ async def test_a_foreign_program_is_asked_and_asks_in_the_cluster(engine: NatsSe
             assert (await news.receive(BOUND)).body == {"n": 1}
 
 
-async def test_clusters_of_other_names_do_not_hear_each_other(engine: NatsServer) -> None:
-    one, two = Bus(cluster=engine.url + "/one"), Bus(cluster=engine.url + "/two")
-    async with one, two, two.subscribe(">") as all_of_two:
-        await one.publish("news", 1)
-        assert len(await one.nodes()) == 1
-        await two.publish("news", 2)
-        assert (await all_of_two.receive(BOUND)).body == 2
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_killed_engine_costs_what_was_under_way_and_nothing_that_waits(version: str) -> None:
     with nats_server(version) as server:
