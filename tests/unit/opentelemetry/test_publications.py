@@ -12,7 +12,7 @@ from polybus.protocols import Up
 from polybus.testing import pair
 from tests.integration.processes.raw import raw_peer
 from tests.support import BOUND, eventually
-from tests.unit.answering import answering, noting, publish_each
+from tests.unit.answering import noting, publish_each
 from tests.unit.opentelemetry.spans import Traces
 
 
@@ -119,15 +119,6 @@ async def test_the_context_crosses_bridges(traces: Traces) -> None:
     ):
         assert await client.request("door.open", 2) == 2
     assert traces.path() == [("door.open", "CLIENT"), ("vehicle.open", "SERVER"), ("send opened", "PRODUCER")]
-
-
-@pytest.mark.parametrize("inner", ["ubre", "csb", "jrep", "uprotocol"])
-async def test_the_context_goes_through_a_tunnel(inner: str, traces: Traces) -> None:
-    outer, client = Bus(), traces.bus()
-    outer.handle_tunnels("plant.{id}", answering(traces.bus()), protocol=inner)
-    async with pair(outer) as through, connect(through.tunnel("plant.1"), protocol=inner, bus=client):
-        assert await client.request("echo", 7) == 7
-    assert traces.path() == [("echo", "CLIENT"), ("echo", "SERVER")]
 
 
 @pytest.mark.parametrize("protocol", ["ubre", "csb", "jrep", "uprotocol"])
