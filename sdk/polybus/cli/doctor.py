@@ -36,6 +36,7 @@ from .. import (
     connect,
 )
 from ..errors import RemoteProtocolError
+from ..events import LinkDown
 from ..plugins import Connector, DialOptions, ProtocolAdapter, ProtocolFeatures, Transport
 from ..plugins.extensions import core_of
 from ..plugins.registry import resolve_url
@@ -273,6 +274,7 @@ class Examination:
         self._halves = _Halves(self._connector)
         limits = Limits(connect_timeout=self.timeout, handshake_timeout=self.timeout)
         self._bus = Bus(limits=limits)
+        self._events = self._bus.events()
         manager = connect(self._halves, bus=self._bus, protocol=self._adapter, headers=self.headers, tls=self.tls)
         self._group.start_soon(self._halves.enter, manager)
         await self._halves.transport_made.wait()
@@ -285,6 +287,8 @@ class Examination:
         await self._halves.known.wait()
         if self._halves.error is not None:
             raise self._halves.error
+        if not self._bus.peers:  # the server has already left
+            raise Disconnected(await anext(event.reason async for event in self._events if isinstance(event, LinkDown)))
         self.peer: Peer = self._bus.peers[0]
         return f"{self._adapter.name} is ready"
 

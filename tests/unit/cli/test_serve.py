@@ -6,13 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
 from polybus.cli import serve
 from polybus.cli.app import run
-from polybus.cli.serve import Reloader, changed, look
+from polybus.cli.serve import changed, look
 from tests.support import free_port
 from tests.unit.cli.support import TCP, Cli, serve_process, started
 
@@ -123,16 +123,17 @@ def test_where_stdout_takes_nothing_stderr_is_told_all_and_the_command_goes_on(
         assert process.wait(60) == 0
 
 
-def test_what_runs_again_is_this_command_without_reload(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[Any] = []
-
-    def run(self: Reloader) -> int:
-        ran.append(self._command)
-        return 5
-
-    monkeypatch.setattr(Reloader, "run", run)
-    assert serve.reloading(["serve", "app:bus", "--reload", "tcp://127.0.0.1:0"], 1.0) == 5
-    assert ran == [[sys.executable, "-m", "polybus", "serve", "app:bus", "tcp://127.0.0.1:0"]]
+def test_what_runs_again_is_this_command_without_reload_and_it_is_killed_if_it_does_not_end_in_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Mock(poll=lambda: None, wait=Mock(side_effect=[subprocess.TimeoutExpired("serve", 11), -9]))
+    popen = Mock(return_value=process)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: handler(number, None))
+    assert serve.reloading(["serve", "app:bus", "--reload", "tcp://127.0.0.1:0"], 1.0) == -9
+    assert popen.call_args.args == ([sys.executable, "-m", "polybus", "serve", "app:bus", "tcp://127.0.0.1:0"],)
+    assert process.mock_calls == [call.send_signal(signal.SIGTERM), call.wait(11.0), call.kill(), call.wait()]
 
 
 # -- polybus schema --------------------------------------------------------------------------------------------------------

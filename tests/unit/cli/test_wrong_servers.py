@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 import trustme
 
-from polybus import Bus
+from polybus import Bus, connect
 from polybus.cli.app import run
 from polybus.cli.options import connecting
 from polybus.events import LinkUp
+from tests.support import eventually
 from tests.unit.cli.support import COMMAND, Cli, serving, started
 
 COMMANDS = {
@@ -159,6 +160,22 @@ def test_a_link_that_has_ended_before_anybody_looks_is_told_of_as_well(monkeypat
         monkeypatch.setattr("polybus.cli.client.connecting", connecting_and_coming_back)
         err = cli.err(1, "subscribe", f"ubre+tcp://127.0.0.1:{listener.getsockname()[1]}", "news")
     assert err.startswith("polybus: the connection closed immediately: ") and err.count("\n") == 1, err
+
+
+def test_doctor_tells_of_a_server_that_has_left_when_the_handshake_is_over(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        @asynccontextmanager
+        async def connecting_and_left(*args: Any, **options: Any) -> AsyncIterator[Bus]:
+            async with connect(*args, **options) as bus:
+                for _ in ("step connect", "step open"):
+                    listener.accept()[0].close()
+                await eventually(lambda: not bus.peers)
+                yield bus
+
+        monkeypatch.setattr("polybus.cli.doctor.connect", connecting_and_left)
+        err = cli.err(1, "doctor", f"ubre+tcp://127.0.0.1:{listener.getsockname()[1]}", "--timeout", "60")
+    assert err.startswith("polybus: handshake: ") and "the server closed the connection: compare" in err, err
 
 
 @pytest.mark.parametrize(
