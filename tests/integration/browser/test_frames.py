@@ -140,18 +140,6 @@ async def test_a_child_speaks_to_no_page_that_it_does_not_name(tab: Tab, server:
     assert await run(tab, script, program=program, origin=server.elsewhere) == [0, []]
 
 
-async def test_two_frames_have_ports_of_their_own(tab: Tab, server: Site) -> None:
-    script = """
-    const one = put(program), other = put(program, { at: elsewhere }); serve(one); document.body.append(one);
-    await until(() => ports.length === 1); serve(other, elsewhere); document.body.append(other);
-    await until(() => ports.length === 2); other.src += '&again'; await until(() => ports.length === 3);
-    return [await ask(ports[0], 'count', 1), await ask(ports[2], 'count', 2), rejected, ends]
-    """
-    facts = {"program": child(server), "origin": server.here, "elsewhere": server.elsewhere}
-    said = await run(tab, script, **facts)
-    assert said == [1, 2, [], [[1, 1001, "the page is gone"]]]
-
-
 async def test_a_reload_and_a_removal_in_mid_request_end_the_port(tab: Tab, server: Site, place: dict[str, Any]) -> None:
     script = """
     const child = put(program, { at, sandbox }); serve(child); document.body.append(child); await until(() => ports.length);

@@ -142,14 +142,9 @@ class Servlet:
             case "Associate":
                 queue = self.queues[key] = Queue()
                 queue.subjects.update(message["RemoteServices"].split(","))
-                parts = {
-                    "RemoteServices": "ServerBus,ServerEchoService,EchoService,LateService",
-                    "ConnectionSessionKey": key[1],
-                }
-                queue.offer(
-                    {"ToSubject": "ClientBus", "CommandType": "FinishAssociation", **parts, "CapabilitiesFlags": self.flags}
-                    | self.offers()
-                )
+                own = {"RemoteServices": "ServerBus,ServerEchoService,EchoService,LateService", "ConnectionSessionKey": key[1]}
+                finished = {"ToSubject": "ClientBus", "CommandType": "FinishAssociation", "CapabilitiesFlags": self.flags}
+                queue.offer(finished | own | self.offers())
             case "RemoteSubscribe":
                 self.queues[key].subjects.add(message["Subject"])
             case "RemoteUnsubscribe":

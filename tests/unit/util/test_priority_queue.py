@@ -31,7 +31,8 @@ def test_items_leave_by_level_and_in_order_whatever_else_is_taken_out(levels: in
     for number in range(50):
         items.append((-steps.randrange(levels), number))
         queue.append(number, -items[-1][0])
-    assert queue.remove(7) and not queue.remove(7) and not queue.remove(50)
+    queue.append(99, 9)
+    assert queue.remove(99) and queue.remove(7) and not queue.remove(7) and not queue.remove(50)
     queue.retain(lambda number: number % 2 == 0 or number == 49)
     left = [number for _, number in sorted(items) if number != 7 and (number % 2 == 0 or number == 49)]
     assert (list(queue), len(queue)) == (left, 26)

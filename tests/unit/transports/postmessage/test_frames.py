@@ -301,6 +301,18 @@ async def test_what_a_browser_would_say_is_an_origin(origin: str) -> None:
     assert Window(origin, host.proxy).origin == origin
 
 
+async def test_a_page_whose_code_fails_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def program(window: Window) -> None:
+        window.on_pagehide(lambda: 1 // 0)
+        raise ValueError("of the page")
+
+    _, frame = scene()
+    frame.load(CHILD, program)
+    await settle()
+    frame.remove()
+    assert caplog.text.count("a page's code has failed") == 2
+
+
 async def test_a_window_that_is_no_frame_has_no_host() -> None:
     with pytest.raises(ConnectFailed, match="no surrounding page"):
         await connect_to_host(Window(HOST), origins=[HOST])
