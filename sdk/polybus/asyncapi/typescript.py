@@ -46,7 +46,7 @@ def typescript(document: Mapping[str, Any]) -> str:
                 lines.append(f"    /** {summary.replace('*/', '* /')} */")
             lines.append(f"    {_key(subject)}: {'any' if subject in ('*', '>') else ' | '.join(types)}")
         lines.append("  }")
-    return "\n".join([_HEAD.format(title=" ".join(title.split()), name=name), *writer.written(), *lines, "}", ""])
+    return "\n".join([_HEAD.format(title=" ".join(title.split()), name=name), *writer.made.values(), *lines, "}", ""])
 
 
 def _member(operation: Any, channels: Any, messages: Any, types: _Types) -> tuple[str, str]:
@@ -89,16 +89,13 @@ class _Types:
         self._schemas = schemas
         self._with_defaults = _with_defaults(schemas)
         self._names: dict[tuple[str, bool], str] = {}
-        self._made: dict[tuple[str, bool], str] = {}
+        self.made: dict[tuple[str, bool], str] = {}
 
     def free(self, name: str) -> str:
         name = re.sub(r"\W|^(?=\d)", "_", name)
         while name in self._names.values():
             name += "_"
         return name
-
-    def written(self) -> list[str]:
-        return [*self._made.values()]
 
     def of(self, schema: Any, given: bool) -> str:
         """Return the TypeScript type for a schema. Set `given` for values sent to the bus."""
@@ -139,10 +136,10 @@ class _Types:
         if key not in self._names:
             self._names[key] = made = self.free(f"{name}Given" if key[1] else name)
             schema = self._schemas[name]
-            self._made[key] = ""  # comes before the types that it refers to
+            self.made[key] = ""  # comes before the types that it refers to
             body = self.of(schema, key[1])
             word, equals = ("interface", "") if body.startswith("{") else ("type", "= ")
-            self._made[key] = f"export {word} {made} {equals}{body}\n"
+            self.made[key] = f"export {word} {made} {equals}{body}\n"
         return self._names[key]
 
 
