@@ -343,15 +343,8 @@ async def bus_of(connection: HTTPConnection) -> Bus:
         RuntimeError: If no bus, or more than one, is attached.
         Unavailable: If the bus has failed while its application is still running.
     """
-    attachment = _attachment(connection)
-    await attachment.start(connection.scope.get("app"))
-    if why := failure_of(attachment.bus):
-        raise Unavailable(f"the bus of this application has ended: {why}")
-    return attachment.bus
-
-
-def _attachment(connection: HTTPConnection) -> Attachment:
-    found = {attachment.bus: attachment for attachment in attachments_of(connection.scope.get("app"), own=True)}
+    app = connection.scope.get("app")
+    found = {attachment.bus: attachment for attachment in attachments_of(app, own=True)}
     if not found:
         raise RuntimeError(
             "no bus is attached to the application that serves this request: call attach(app, bus); "
@@ -362,7 +355,11 @@ def _attachment(connection: HTTPConnection) -> Attachment:
             f"{len(found)} buses are attached to the application that serves this request, so BusDep cannot choose: "
             "import the one you mean"
         )
-    return next(iter(found.values()))
+    [(bus, attachment)] = found.items()
+    await attachment.start(app)
+    if why := failure_of(bus):
+        raise Unavailable(f"the bus of this application has ended: {why}")
+    return bus
 
 
 def attachments_of(app: Any, *, own: bool = False, depth: int = 0) -> Iterator[Attachment]:

@@ -86,12 +86,7 @@ class CsbReader:
                     message = Message(_REQUEST, self._names.get(action, action), id, frame[8:] or None, OCTETS)
                     message.extras = {"encoding": "binary"}
                     return message
-                raw, body_format, value = self._body(first & 15, frame[8:], id)
-                message = Message(_REQUEST, self._names.get(action, action), id, raw, body_format)
-                message.extras = {"encoding": _WORDS[first & 15]}
-                if raw is not None:
-                    message.decoded, message.checked = value, raw
-                return message
+                return self._filled(Message(_REQUEST, self._names.get(action, action), id), first & 15, frame[8:], id)
             if first == _BINARY_RESPONSE and not result and action < _OF_CHANNEL:
                 message = Message(_RESPONSE, "", action << 16 | number, frame[8:] or None, OCTETS)
                 message.extras = {"encoding": "binary"}
@@ -115,9 +110,11 @@ class CsbReader:
         refused.answer_id, refused.reply_id = answer_id, reply_id
         raise refused
 
-    def _filled(self, message: Message, encoding: int, data: bytes, answer_id: Any = None) -> Message:
-        raw, message.format, value = self._body(encoding, data, answer_id)
-        message.attributes["encoding"] = _WORDS[encoding]
+    def _filled(
+        self, message: Message, encoding: int, data: bytes, answer_id: int | None = None, reply_id: int | None = None
+    ) -> Message:
+        raw, message.format, value = self._body(encoding, data, answer_id, reply_id)
+        message.extras = {"encoding": _WORDS[encoding]}
         if raw is not None:
             message.raw, message.decoded, message.checked = raw, value, raw
         return message
@@ -129,16 +126,11 @@ class CsbReader:
         kind = wire.CHANNEL_KINDS.get(action)
         if kind is not None:
             return self._of_channel(kind, encoding, ~(wire.OPEN << 16 | number), frame)
-        raw, body_format, value = self._body(encoding, frame[8:], None, id)
         if result:
             message = Message(Kind.ERROR, "", id)
-            fill_error(message, result, value)
+            fill_error(message, result, self._body(encoding, frame[8:], None, id)[2])
             return message
-        message = Message(_RESPONSE, "", id, raw, body_format)
-        message.extras = {"encoding": _WORDS[encoding]}
-        if raw is not None:
-            message.decoded, message.checked = value, raw
-        return message
+        return self._filled(Message(_RESPONSE, "", id), encoding, frame[8:], None, id)
 
     def _control(self, kind: int, encoding: int, number: int, action: int, frame: bytes) -> Message:
         word = wire.CONTROL_WORDS.get(kind)
@@ -176,11 +168,7 @@ class CsbReader:
         subject = known if known is not None else self._checked_subject(frame, 16, size, id)
         seconds = None if ttl == NO_TTL else ttl / 1000
         if encoding:
-            raw, body_format, value = self._body(encoding, frame[end + more :], id)
-            message = Message(_REQUEST, subject, id, raw, body_format, None, seconds)
-            message.extras = {"encoding": _WORDS[encoding]}
-            if raw is not None:
-                message.decoded, message.checked = value, raw
+            message = self._filled(Message(_REQUEST, subject, id, ttl=seconds), encoding, frame[end + more :], id)
         else:
             message = Message(_REQUEST, subject, id, frame[end + more :] or None, OCTETS, None, seconds)
             message.extras = {"encoding": "binary"}

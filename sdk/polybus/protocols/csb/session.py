@@ -232,12 +232,18 @@ class CsbSession(QuietSession):
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[int | None, Frames]:
         party = self._one if peer_key is None else self._party(peer_key)
         kind = message.kind
-        if kind is _REQUEST:
+        if kind is _REQUEST or kind is _NOTIFY or kind is _OPEN:
             serial = party.next_id(now)
             number = serial & 0xFFFF
-            frame, action = self._writer.request(message, number, party.ours)
+            if kind is _OPEN:
+                frame, action = self._writer.open(message, number), wire.OPEN
+            else:
+                frame, action = self._writer.request(message, number, party.ours)
             frame = self._framed(frame, party)
             party.pending[number] = serial << 32 | action
+            if kind is _NOTIFY:
+                party.rest(-serial, now)  # it is answered like a request, but the answer is not awaited
+                return None, frame
             if action == wire.REQUEST_NAMED and party.ours is None:
                 return -serial, self._to_unknown(frame, number, message.ttl, party, now)
             return -serial, frame
@@ -256,8 +262,6 @@ class CsbSession(QuietSession):
             if where is None:  # already answered; the id may belong to another request now
                 return None, ()
             frame = self._writer.cancel(-message.id & 0xFFFF, where)
-        elif kind is _NOTIFY or kind is _OPEN:
-            return self._send_rare(message, party, now)
         else:
             frame = self._writer.write(message, None)
         return None, self._framed(frame, party)
@@ -270,19 +274,6 @@ class CsbSession(QuietSession):
         if not party.asked and len(party.pending) < IDS:  # otherwise the next request by name asks
             frames.append(self._ask(party, now))
         return frames
-
-    def _send_rare(self, message: Message, party: CsbParty, now: float) -> tuple[int | None, bytes]:
-        serial = party.next_id(now)
-        number = serial & 0xFFFF
-        if message.kind is _OPEN:
-            frame = self._framed(self._writer.open(message, number), party)
-            party.pending[number] = serial << 32 | wire.OPEN
-            return -serial, frame
-        frame, action = self._writer.request(message, number, party.ours)
-        frame = self._framed(frame, party)
-        party.pending[number] = serial << 32 | action
-        party.rest(-serial, now)  # it is answered like a request, but the answer is not awaited
-        return None, frame
 
     def _ask(self, party: CsbParty, now: float) -> bytes:
         serial = party.next_id(now)
@@ -305,13 +296,9 @@ class CsbSession(QuietSession):
 
     def forget(self, key: Any, now: float) -> Frames:
         """Reserve the id of an abandoned request. The id of a finished channel is free immediately."""
-        self._forget(key, self._one, now)
-        return ()
-
-    @staticmethod
-    def _forget(key: Any, party: CsbParty, now: float) -> None:
         if type(key) is int and key < 0:
-            party.rest(key, now)
+            self._one.rest(key, now)
+        return ()
 
     def next_tick(self) -> float | None:
         return next(iter(self._one.resting.values()), None)
@@ -457,7 +444,7 @@ class CrowdedSession(CsbSession):
     def forget(self, key: Any, now: float) -> Frames:
         party = self._numbered.get(-key >> NUMBER_SHIFT) if type(key) is int else None
         if party is not None:
-            self._forget(key, party, now)
+            party.rest(key, now)
             if party.resting:
                 self._resting[party] = None
         return ()

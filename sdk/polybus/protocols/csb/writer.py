@@ -23,11 +23,9 @@ from .wire import NO_TTL, NUMBERED
 _REQUEST, _NOTIFY, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.NOTIFY, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 _AS_REQUEST: Final = wire.REQUEST << 4
 _AS_RESPONSE: Final = wire.RESPONSE << 4
-_OTHER_SIDE: Final = _AS_REQUEST ^ _AS_RESPONSE
+
 _JSON_RESPONSE: Final = _AS_RESPONSE | wire.JSON
-# The first byte of a frame with a body.
-_REQUEST_FIRST: Final = {body_format: _AS_REQUEST | number for body_format, number in NUMBERS.items()}
-_RESPONSE_FIRST: Final = {body_format: _AS_RESPONSE | number for body_format, number in NUMBERS.items()}
+
 _pack: Final = wire.HEADER.pack
 _pack_more: Final = struct.Struct(">BBHIHHI").pack
 _pack_named: Final = struct.Struct(">BBHIH").pack
@@ -50,10 +48,7 @@ class CsbWriter:
     def request(self, message: Message, number: int, ours: bool | None) -> tuple[bytes, int]:
         """Write a request or notification. Returns the frame and its action. `ours` is `None` until the peer is known."""
         subject, headers = message.subject, message.headers
-        raw = message.raw
-        first = _REQUEST_FIRST.get(message.format) if raw and (raw is message.checked or message.format is OCTETS) else None
-        if first is None or raw is None:
-            first, raw = self._body(message, _AS_REQUEST)
+        first, raw = self._body(message, _AS_REQUEST)
         if (ours or headers) and subject != HELLO:
             if headers and ours is False:
                 raise Unsupported("this peer is not a polybus: CSB cannot carry headers")
@@ -98,10 +93,7 @@ class CsbWriter:
     # -- what belongs to a request ---------------------------------------------------------------------------------------
 
     def response(self, message: Message, id: int) -> bytes:
-        raw = message.raw
-        first = _RESPONSE_FIRST.get(message.format) if raw and (raw is message.checked or message.format is OCTETS) else None
-        if first is None or raw is None:
-            first, raw = self._body(message, _AS_RESPONSE)
+        first, raw = self._body(message, _AS_RESPONSE)
         return _pack(first, 0, id & 0xFFFF, id >> 16) + raw
 
     def error(self, message: Message, id: int) -> bytes:
@@ -126,10 +118,6 @@ class CsbWriter:
         kind = message.kind
         result = 0
         if kind is _ITEM:
-            raw = message.raw
-            known = _REQUEST_FIRST.get(message.format) if raw and (raw is message.checked or message.format is OCTETS) else None
-            if known is not None and raw is not None:
-                return _pack(known if id >= 0 else known ^ _OTHER_SIDE, 0, number, wire.ITEM) + raw
             first, payload = self._body(message, side)
         elif kind is Kind.CREDIT:
             first, payload = side, wire.NUMBER.pack(min(int(message.attributes.get("credit", 0)), 0xFFFFFFFF))
@@ -176,6 +164,9 @@ class CsbWriter:
 
     def _body(self, message: Message, side: int) -> tuple[int, bytes]:
         """Return the first byte and the payload. Empty bytes become base64, because an empty binary payload means no body."""
+        raw = message.raw
+        if raw and (raw is message.checked or message.format is OCTETS) and message.format in NUMBERS:
+            return side | NUMBERS[message.format], raw
         if not message.has_body:
             return side, b""
         raw = message.encoded(FORMATS, choose_format)

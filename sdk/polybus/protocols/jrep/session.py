@@ -189,9 +189,7 @@ class JrepSession:
         if str(message.id).startswith(self._prefix):
             # Both ends name a channel by its opener's id, so a peer must not use this side's ids.
             raise refuse("a request with an id that belongs to this side", "invalid_id")
-        if is_unusable(str(message.subject)):
-            raise refuse(f"{str(message.subject)[:60]!r} is reserved for buses", "reserved_subject")
-        self.federation.events.append(message)
+        self._notification(message)
 
     def _refused(self, error: RemoteProtocolError) -> None:
         """Report a malformed message. If possible, send an error to its ErrorTo or to the client's bus."""
