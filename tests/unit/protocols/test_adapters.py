@@ -55,10 +55,6 @@ def test_what_a_websocket_shows_to_its_server_is_no_option(protocol: str) -> Non
     assert resolve_url(f"{protocol}+ws://127.0.0.1:9000/game?table=7")[2] == "ws://127.0.0.1:9000/game?table=7"
 
 
-def test_what_is_the_default_does_not_stand_in_a_url() -> None:
-    assert Ubre.from_options({"format": "json"}).url_options == {}
-
-
 @pytest.mark.parametrize(
     ("protocol", "options", "says"),
     [

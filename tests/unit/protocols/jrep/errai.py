@@ -6,8 +6,6 @@ from polybus.protocols.jrep.names import CLIENT_BUS, ERRORS_SUFFIX, REPLY_SUFFIX
 
 from .raw import SERVICES, Peer
 
-__all__ = ["ClientMessageBusImpl"]
-
 
 class ClientMessageBusImpl:
     """Errai's client bus over a raw peer: it sends only to subjects that it was told of (notes of the second round, S2).
@@ -18,17 +16,13 @@ class ClientMessageBusImpl:
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.remote: set[str] = set()
-        """Subjects that it may send to. Nothing ever leaves this set."""
+        self.remote: set[str] = set()  # subjects that it may send to; nothing ever leaves this set
         self.subscriptions: set[str] = set()
-        self.services: dict[str, Any] = {}
-        """What they answer: a function of the message."""
+        self.services: dict[str, Any] = {}  # what they answer: a function of the message
         self.heard: list[dict[str, Any]] = []
-        self.told: list[tuple[str, str]] = []
-        """What the server has said about its subjects."""
+        self.told: list[tuple[str, str]] = []  # what the server has said about its subjects
 
     async def start(self, *while_connecting: str) -> None:
-        """Associate; what is subscribed meanwhile is told as one list."""
         finish = await self.peer.associate(SERVICES)
         self.remote.update(finish["RemoteServices"].split(","))
         if while_connecting:

@@ -35,7 +35,6 @@ class Peer:
         return await self.hear("FinishAssociation")
 
     async def finish_association(self, services: str) -> None:
-        """The answer of a server to `associate`."""
         parts = {"RemoteServices": services, "CapabilitiesFlags": "LongPolling"}
         await self.say({"ToSubject": "ClientBus", "CommandType": "FinishAssociation", **parts})
 
@@ -70,7 +69,6 @@ class Peer:
 
 @asynccontextmanager
 async def raw(url: str) -> AsyncIterator[Peer]:
-    """Connect to a listener's URL."""
     port = int(url.partition("?")[0].rpartition(":")[2])
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
         yield Peer(stream)

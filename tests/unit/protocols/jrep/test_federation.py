@@ -14,8 +14,7 @@ from polybus import Backoff, Bus, ConnectFailed, Context, Limits, Route, Unsuppo
 from polybus._core.runtime.services import Services
 from polybus.errors import Code, Conflict, RemoteError, ReservedSubject
 from polybus.events import LinkUp
-from polybus.protocols.jrep import BusState, JavaTypes, Jrep, Parts, RemoteInterface, bus_states
-from polybus.protocols.jrep.handshake import Dialect
+from polybus.protocols.jrep import BusState, JavaTypes, Jrep, RemoteInterface, bus_states
 from polybus.testing import pair
 from tests.support import BOUND, eventually, next_event
 
@@ -198,25 +197,6 @@ async def test_without_reply_to_it_goes_to_listeners_and_to_the_handler() -> Non
     assert sorted(heard) == [("handle", "v"), ("on", "v")]
 
 
-async def test_priority_comes_first_within_a_payload() -> None:
-    bus, heard = make_bus(), list[Any]()
-
-    @bus.on("job")
-    async def on_job(body: Any) -> None:
-        heard.append(body)
-
-    async with served(bus) as (peer,):
-        await peer.say(
-            {"ToSubject": "job", "Value": "1"},
-            {"ToSubject": "job", "Value": "2", "PriorityProcessing": "1"},
-            {"ToSubject": "job", "Value": "3", "PriorityProcessing": 0},
-            {"ToSubject": "job", "Value": "4", "PriorityProcessing": 5},
-        )
-        await peer.nothing_more()
-        await eventually(lambda: len(heard) == 4)
-    assert heard == ["2", "4", "1", "3"]
-
-
 async def test_a_client_cannot_disconnect_another_one_or_listen_to_the_buses() -> None:
     async with served(make_bus(), 2) as (ann, bob):
         await ann.say({"ToSubject": "ClientBus", "CommandType": "Disconnect", "Reason": "spoof"})
@@ -302,17 +282,6 @@ async def test_hubs_in_a_ring_pass_a_message_once() -> None:
                     for _ in range(5):
                         await client.request("barrier")
     assert heard == [1, 2]
-
-
-@pytest.mark.parametrize("dialect", ["auto", "v3", "legacy"])
-async def test_two_of_ours_federate_in_every_dialect(dialect: Dialect) -> None:
-    bus = make_bus()
-    async with pair(bus, protocol=Jrep(dialect=dialect)) as client:
-        async with client.subscribe("news.*") as news:
-            await bus.publish("news.today", Parts(Value=[1, b"x"], Nick="Ann"))
-            message = await anext(news)
-            assert (message.body, message.attributes["Nick"]) == ([1, b"x"], "Ann")
-        assert await client.request("echo", {5: {1.5}}) == {5: {1.5}}
 
 
 async def test_a_foreign_server_is_bare_and_says_so_at_once() -> None:

@@ -150,6 +150,18 @@ def test_a_priority_that_is_no_number_is_refused_alone(priority: Any) -> None:
     assert good.subject == "f"
 
 
+def test_priority_comes_first_within_a_payload() -> None:
+    _, server = pair()
+    priorities: tuple[dict[str, Any], ...] = (
+        {},
+        {"PriorityProcessing": "1"},
+        {"PriorityProcessing": 0},
+        {"PriorityProcessing": 5},
+    )
+    hear(server, *({"ToSubject": "job", "ReplyTo": str(number), **one} for number, one in enumerate(priorities)))
+    assert [message.reply_to for message in messages(server)] == ["1", "3", "0", "2"]
+
+
 def test_what_is_too_large_is_not_sent_and_a_lost_connection_forgets_what_was_not() -> None:
     client = Driven(Jrep().session("client", Limits(message=2000)))
     with pytest.raises(TooLarge, match="2000"):
