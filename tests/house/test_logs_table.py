@@ -31,10 +31,6 @@ def test_each_line_of_the_source_is_in_the_list_and_no_other() -> None:
     assert not gone, "take out of docs/reference/logs.md:\n" + "\n".join(line.row for line in sorted(gone))
 
 
-def test_no_text_begins_with_the_name_that_the_logger_has_already() -> None:
-    assert [line.text for line in lines() if line.text.startswith("polybus: ")] == []
-
-
 def test_fields_have_the_same_names_everywhere_and_are_explained() -> None:
     table = PAGE.partition("## Fields")[2].partition("##")[0]
     explained = {name for row in re.findall(r"^\| (`.+?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)}
