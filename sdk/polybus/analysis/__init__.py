@@ -1,8 +1,4 @@
-"""The analysis pipeline: creates tables, metrics and a report from recorded traffic. Requires ``pip install
-'polybus[analyse]'`` but no Java.
-
-`polybus.spark` runs the same pipeline on Spark.
-"""
+"""Creates tables, metrics and a report from recorded traffic. Requires ``pip install 'polybus[analyse]'`` but no Java."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Watermarks, which show the progress of each recording on its monotonic clock (used for latencies) and on the wall clock.
+"""Watermarks and holes of recordings.
 
-A killed recorder does not write an end, and its clock stops. Its open turns would therefore be carried over from run to run
-forever. The wall clocks of other recordings show how long the recorder has been silent.
-
-Holes are missing frames, indicated by gap rows or by jumps in the row numbers.
+A watermark is the last moment of a recording on its monotonic clock (used for latencies) and on the wall clock. A killed
+recorder does not write an end. The wall clocks of other recordings then show how long it has been silent. Holes are missing
+frames, indicated by gap rows or by jumps in the row numbers.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ class Holes:
     """The holes in a task's input. For each batch, call `rows` or `group` before calling `note` with its events."""
 
     found: list[list[Any]] = attrs.Factory(list)
-    """For each hole: the recording, the number of the first row after the hole, and the last moment before it on the monotonic
-    clock, or `None`.
-    """
+    """Recording, first row after the hole, and the last moment before it on the monotonic clock (`None` if unknown)."""
     first: dict[str, int] = attrs.Factory(dict)
     after: dict[str, int] = attrs.Factory(dict)
     ends: dict[str, int] = attrs.Factory(dict)
@@ -102,10 +99,7 @@ CLOCKS: Final = pa.schema(
         *((name, pa.int64()) for name in ("from_seq", "until_seq", "hole_ns")),
     ]
 )
-"""Schema with the last moment of each recording, how long other recordings have continued since (``silent_ns``), and whether
-the recording has an end. A row covers the frames from one number up to the next hole, which began at ``hole_ns``. If no hole
-follows, ``hole_ns`` is null.
-"""
+"""The last moment of each recording, how long others have continued since, and its next hole, which began at ``hole_ns``."""
 
 KnownHoles = Mapping[str, Sequence[tuple[int, int]]]
 """By recording, the number of the first row after each hole and the moment before the hole, in ascending order."""
@@ -116,9 +110,7 @@ class Watermarks:
     ends: dict[str, int] = attrs.Factory(dict)
     """By recording, the last moment in ns on the monotonic clock."""
     seen: dict[str, int] = attrs.Factory(dict)
-    """By recording, the last moment on the wall clock in ns since 1970 (UTC). Results of older polybus versions do not contain
-    it.
-    """
+    """Last moment of each recording on the wall clock, in ns since 1970 (UTC). Older versions did not store it."""
 
     def note(self, events: pa.RecordBatch) -> None:
         found = pa.table(events.select(["capture_id", "mono_ns", "time_ns"])).group_by("capture_id")
@@ -136,10 +128,7 @@ class Watermarks:
         return Watermarks(*({name: at for name, at in clocks.items() if name in names} for clocks in (self.ends, self.seen)))
 
     def table(self, *, all_read: bool, ended: Collection[str] = (), holes: KnownHoles | None = None) -> pa.Table:
-        """Return rows of `CLOCKS`: one per recording, and one more for each of its `holes`.
-
-        Recordings count as silent only if all records on the disk were read.
-        """
+        """Return rows of `CLOCKS`. Recordings count as silent only if everything on the disk was read."""
         now = max(self.seen.values(), default=0) if all_read else 0
         rows = []
         for name, end in self.ends.items():

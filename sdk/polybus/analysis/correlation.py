@@ -1,16 +1,12 @@
-"""Correlates answers with requests in SQL. The query uses a window over the ordered events instead of a self-join, so that its
-cost is proportional to the number of rows.
+"""Correlates answers with requests in SQL that Spark and DuckDB both run. Its cost is proportional to the number of rows.
 
 An answer belongs to the newest earlier request with the same key, which consists of connection, client behind a broker,
 direction and correlation id (the decoder adds CSB's action to its 16-bit ids). Each row of the working table is a *turn*:
 either a message, or the state that an earlier run has stored about an open exchange or about an orphan whose id may return. The
-turns of an exchange are folded into one turn with the same columns, so that a run over new segments continues exactly where the
-previous run stopped. A cancel or stream item is a *note*. It belongs to the request before it, and does not affect the matching
-of answers.
+turns of an exchange are folded into one turn with the same columns, so that the next run continues where this run stops.
 
-A stream is also an exchange. Its opening counts as the request and its end as the answer.
-
-Spark and DuckDB run the same SQL. Names in braces are tables for `Engine.sql`.
+A cancel or stream item is a *note*. It belongs to the request before it, and does not affect the matching of answers. The
+opening of a stream counts as a request and its end as the answer. Names in braces are tables for `Engine.sql`.
 """
 
 from __future__ import annotations
@@ -31,9 +27,7 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 LONGEST_MS: Final = 100 * 366 * 86_400_000
-"""Maximum ttl in ms (a hundred years). Larger values are reduced to this value, because in ns they might not fit into 64
-bits.
-"""
+"""Maximum ttl in ms (a hundred years). Larger values are reduced to it, because in ns they might overflow 64 bits."""
 
 
 @attrs.frozen
@@ -52,10 +46,6 @@ class MatchTimeouts:
             raise ValueError(f"horizon={self.horizon} is shorter than timeout={self.timeout}: it must be at least as long")
 
     @property
-    def timeout_ns(self) -> int:
-        return round(self.timeout * 1e9)
-
-    @property
     def horizon_ns(self) -> int:
         return round(self.horizon * 1e9)
 
@@ -72,9 +62,7 @@ ENDED: Final = "end-kept"
 """The end of a stream that began before the recording. It is not an orphan, but its id counts as reused."""
 ORPHANS: Final = (LOST, REMEMBERED)
 CARRIED: Final = (OPEN, REMEMBERED, ENDED)
-"""Turns that are carried over to the next run: only the newest turn per key, and only within the horizon before the recording's
-end.
-"""
+"""Turns carried over to the next run: the newest turn per key, within the horizon before the recording's end."""
 SILENT_NS: Final = 86_400_000_000_000
 """If a recording is silent for a day while others are written, it has ended. The same applies to a silent stream."""
 SLACK_NS: Final = 250_000_000
@@ -134,7 +122,7 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
     asked = "seq time_ns own_ns allowance_ns asked_ns subject peer".split()
     names = "request_seq request_time_ns request_mono_ns allowance_ns asked_ns subject peer".split()
     answered = {"seq": "response_seq", "own_ns": "response_mono_ns", "code": "code", "code_name": "code_name"}
-    allowance = f"coalesce(asked_ns, case when said = 'stream' then {FARTHEST_NS} else {timeouts.timeout_ns} end)"
+    allowance = f"coalesce(asked_ns, case when said = 'stream' then {FARTHEST_NS} else {round(timeouts.timeout * 1e9)} end)"
     # Not `least`, which ignores null: a message without ttl would get one.
     ttl = f"case when ttl_ms > {LONGEST_MS} then {LONGEST_MS} else ttl_ms end"
     of_asker = "asks or said in ('cancel', 'left')"
@@ -181,9 +169,7 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
 
 
 def closes_of(engine: Engine, events: Any) -> Any:
-    """Return the closing events of connections, and of clients behind them, with the frame numbers of each event and the
-    previous one.
-    """
+    """Return the closing events of connections and clients, with the frame numbers of each event and the previous one."""
     made = """
         select * from (
             select capture_id, conn_id, client, seq, at_ns, coalesce(lag(seq) over earlier, -1) as after_seq

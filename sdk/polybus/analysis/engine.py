@@ -35,29 +35,25 @@ class Engine(Protocol):
 
     def take(self, capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow) -> list[IngestResult]:
         """Decode ranges of a capture into files of the staging folder."""
-        ...
 
     def read(self, storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
         """Return Parquet files in a folder as a table, with additional columns from the folder names."""
-        ...
 
     def hand(self, rows: pa.Table) -> Any: ...
 
     def sql(self, text: str, **tables: Any) -> Any:
         """Return the result of a query as a table. Table names in the query are in braces."""
-        ...
 
     def kept(self, table: Any) -> AbstractContextManager[Any]:
         """Compute a table once, for use in several queries."""
-        ...
 
     def rows(self, table: Any) -> pa.Table: ...
 
     def write(self, table: Any, storage: TableStorage, folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
         """Write a table as Parquet to a folder, partitioned by the columns in `parts`."""
-        ...
 
 
+_CONFIG: Final[dict[str, Any]] = {"autoinstall_known_extensions": False, "TimeZone": "UTC"}
 MUCH: Final = 16 << 20
 """Size of segments in bytes from which it is worth starting processes. Decoding this much takes about two seconds."""
 BATCH: Final = 50_000
@@ -87,15 +83,10 @@ class DuckEngine(Engine):
 
         self._folder = tempfile.mkdtemp(prefix="polybus-duckdb-") if spill is None else spill
         self._cores = (os.cpu_count() or 1) if threads is None else threads
-        given: dict[str, Any] = {"memory_limit": memory, "threads": threads}
+        given: dict[str, Any] = {"memory_limit": memory, "threads": threads, "temp_directory": self._folder, **_CONFIG}
+        given["preserve_insertion_order"] = False
         settings = {name: value for name, value in given.items() if value is not None}
-        fixed: dict[str, Any] = {
-            "temp_directory": self._folder,
-            "autoinstall_known_extensions": False,
-            "preserve_insertion_order": False,
-            "TimeZone": "UTC",
-        }
-        self._connection: Any = duckdb.connect(config={**fixed, **settings})
+        self._connection: Any = duckdb.connect(config=settings)
         for text in _AS_SPARK:
             self._connection.execute(text)
         self._numbers = itertools.count()
@@ -174,7 +165,7 @@ def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
     import duckdb
 
     output = Output.of(out)
-    connection = duckdb.connect(config={"autoinstall_known_extensions": False, "TimeZone": "UTC"})
+    connection = duckdb.connect(config={**_CONFIG})
     for name, schema in TABLES.items():
         add_table(connection, name, output.storage, name, output.files(name), schema)
     return connection
@@ -207,10 +198,7 @@ _EVENTS: Final = pa.schema([EVENTS.field(name) for name in _NEEDED])
 
 
 def recordings(capture: Capture) -> list[frozenset[int]]:
-    """Return the segment numbers of each recording. A recording contains all answers to its requests.
-
-    Raises `CaptureError` if a segment is missing.
-    """
+    """Return the segment numbers of each recording, which contains all answers to its requests."""
     found: dict[str | None, set[int]] = {}
     for segment in capture.segments():
         found.setdefault(capture.reader(segment).schema_metadata().get("capture_id"), set()).add(segment.number)
@@ -221,10 +209,7 @@ def recordings(capture: Capture) -> list[frozenset[int]]:
 def exchanges(
     capture: Capture, window: ReadWindow, timeout: float, segments: Collection[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the exchanges of all or some `recordings` whose requests are in a window.
-
-    Raises `CaptureError` if a segment is missing.
-    """
+    """Yield the exchanges of all or some `recordings` whose requests are in a window."""
     timeouts = MatchTimeouts(timeout)
     asked_before = LAST_NS if window.end_ns is None else window.end_ns
     if window.end_ns is not None:  # an answer, or the id again, may come later

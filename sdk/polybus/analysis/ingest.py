@@ -1,9 +1,7 @@
-"""The first stage of the pipeline, in which tasks read and decode ranges of a capture, and write events and quarantine as
-Parquet.
+"""The first stage of the pipeline, which decodes ranges of a capture to events and quarantine in Parquet files.
 
 Larger captures are decoded by one ``python -m polybus.analysis.ingest`` process per core. The first input line of a process is
-the job, and each further line is a range, which the process answers with a line of JSON. The process exits at the end of its
-input, for example if its parent is killed.
+the job. Each further line is a range, which the process answers with a line of JSON, until its input ends.
 """
 
 from __future__ import annotations
@@ -80,11 +78,15 @@ def take(capture: str, storage: TableStorage, staging: str, piece: Range, window
     reader, watermarks = RangeReader(capture, piece, done.holes), Watermarks(done.holes.ends, done.seen)
     moments = attrs.evolve(window, connection=None)  # the connection of missing frames is unknown
 
+    def note_gaps(count: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        done.gaps += count
+        done.gap_rows += map(dict, samples[: SAMPLES - len(done.gap_rows)])
+
     def seen(rows: pa.RecordBatch) -> None:
-        _note_gaps(done, *gap_rows(moments.of(rows), SAMPLES))
+        note_gaps(*gap_rows(moments.of(rows), SAMPLES))
 
     def told(group: BatchGroup) -> None:
-        _note_gaps(done, group.gaps, group.gap_rows)
+        note_gaps(group.gaps, group.gap_rows)
 
     for made in reader.decoded(window, seen, told):
         events, quarantine = made.events, made.quarantine
@@ -107,18 +109,10 @@ def take(capture: str, storage: TableStorage, staging: str, piece: Range, window
     return done
 
 
-def _note_gaps(done: IngestResult, count: int, samples: Sequence[Mapping[str, Any]]) -> None:
-    done.gaps += count
-    done.gap_rows += map(dict, samples[: SAMPLES - len(done.gap_rows)])
-
-
 def take_all(
     capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow, count: int
 ) -> list[IngestResult]:
-    """Decode ranges into files of the staging folder, using `count` processes.
-
-    If `count` is 1, the current process decodes the ranges. Raises `CaptureError` if a process dies.
-    """
+    """Decode ranges into the staging folder, using `count` processes. Raises `CaptureError` if a process dies."""
     if count < 2:
         storage = TableStorage(out)
         return [take(capture, storage, f"{staging}/{number:06d}", piece, window) for number, piece in enumerate(ranges)]

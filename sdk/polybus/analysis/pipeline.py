@@ -59,9 +59,7 @@ class PipelineStep:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other runs waiting while this run writes. They then continue where this run stops. The results are checked
-        again.
-        """
+        """Keep other runs waiting while this run writes, and check the results again."""
         with self.storage.alone(lambda: self._progress("wait")):
             self.output = Output(self.storage)
             self.output.check(self._path, self._settings)
@@ -147,9 +145,7 @@ class PipelineStep:
         return None
 
     def _gone(self, start: ReadPosition) -> IngestResult:
-        """Count segments that retention has removed since the last run without their being read. Their frames are not
-        counted.
-        """
+        """Count segments that retention removed before they were read. The number of their frames is unknown."""
         numbers = range(start.segment + 1, self._capture.segments()[0].number)
         losses = [{"segment": number, **attrs.asdict(Stretch(0, 0, 0))} for number in numbers[:SAMPLES]]
         return IngestResult(lost=len(numbers), losses=losses)
@@ -180,10 +176,7 @@ class PipelineStep:
         return end.segment == last.number and reach(self._capture, end) == end
 
     def _carry(self, prefix: str, folded: str) -> tuple[str | None, set[str]]:
-        """Move open turns to the folder for the next run.
-
-        Returns the folder, or `None` if there are no open turns, and the names of their recordings.
-        """
+        """Move open turns to the folder for the next run. Returns this folder, if any, and the names of their recordings."""
         files = [(part, name) for part in correlation.CARRIED for name in self.storage.files(f"{folded}/part={part}")]
         state, names = f"{STATE}/{prefix[:-1]}", set[str]()
         for part, name in files:
@@ -192,8 +185,6 @@ class PipelineStep:
                 # Spark gives a task's files the same name in each part.
                 self.storage.move(name, f"{state}/{part}-{name.rpartition('/')[2]}")
         return (state if files else None), names
-
-    # -- decode ----------------------------------------------------------------------------------------------------------
 
     def _decode(self, start: ReadPosition, end: ReadPosition, staging: str) -> list[IngestResult]:
         ranges = plan(self._capture, start, end)
@@ -225,12 +216,8 @@ class PipelineStep:
                 self.storage.move(staged, moved[-1].name)
         return moved
 
-    # -- correlate -------------------------------------------------------------------------------------------------------
-
     def _fold(self, staging: str, events: Any, before: str | None, clocks: pa.Table) -> str:
-        """Fold the new turns together with the turns of the last run. Returns the results folder, which is partitioned by
-        part.
-        """
+        """Fold new turns and those of the last run. Returns the results folder, which is partitioned by part."""
         self._progress("correlate")
         turns = [correlation.turns_of(self._engine, events, self._timeouts)]
         if before is not None:
@@ -246,26 +233,21 @@ class PipelineStep:
 
     def _exchanges(self, prefix: str, staging: str, folded: str) -> list[ResultFile]:
         self._progress("exchanges")
-        table = self._read_folded(folded, (correlation.FINAL, correlation.OPEN))
-        if table is None:
+        if (table := self._read_folded(folded, (correlation.FINAL, correlation.OPEN))) is None:
             return []
         made = correlation.exchanges_of(self._engine, table, "part")
         return self._write(made, "exchanges", correlation.EXCHANGES_BY_PART, ["part", *BY_DATE], prefix, staging)
 
     def _orphans(self, prefix: str, staging: str, folded: str, events: Any) -> list[ResultFile]:
         self._progress("orphans")
-        lost = self._read_folded(folded, correlation.ORPHANS)
-        if lost is None:
+        if (lost := self._read_folded(folded, correlation.ORPHANS)) is None:
             return []
         # Carried-over orphans are not events of this run, so each is in the table once.
         made = correlation.orphans_of(self._engine, events, lost)
         return self._write(made, "orphans", ORPHANS, BY_DATE, prefix, staging)
 
     def _read_folded(self, folder: str, parts: Sequence[str]) -> Any:
-        """Read parts by folder, or return `None` if they are empty.
-
-        This tells Spark how few orphans there are, so that it does not sort all events.
-        """
+        """Read parts by folder if they have rows. Spark then knows how few orphans there are, and does not sort all events."""
         files = [name for part in parts for name in self.storage.files(f"{folder}/part={part}") if name.endswith(".parquet")]
         return self._engine.read(self.storage, folder, files, correlation.FOLDED) if files else None
 
@@ -396,7 +378,12 @@ class Pipeline:
             added = step.advance(settle=settle)
             if not report:
                 return _done(step.out, step.output, added)
-            return _done(step.out, step.output, added, self._reported(step.output, earlier))
+            metrics = _metrics_of(step.output, str(self._names))
+            if metrics is None:
+                metrics = self._measured(step.output, earlier)
+            elif not is_of(metrics, earlier):
+                metrics = self._told(step.output, metrics, earlier)
+            return _done(step.out, step.output, added, metrics)
 
     def report(self, capture: AnyPath, out: AnyPath, *, before: AnyPath | None = None) -> Done:
         """Write metrics and report from the existing tables, without processing new records. Takes the same arguments as `run`.
@@ -415,12 +402,6 @@ class Pipeline:
         """Return a run over new records that has not started yet."""
         given = os.fspath(capture), os.fspath(out), window
         return PipelineStep(self._engine, *given, self._timeouts, self._strict, self._delta, self._progress)
-
-    def _reported(self, output: Output, earlier: Earlier | None) -> dict[str, Any]:
-        metrics = _metrics_of(output, str(self._names))
-        if metrics is None:
-            return self._measured(output, earlier)
-        return metrics if is_of(metrics, earlier) else self._told(output, metrics, earlier)
 
     def _measured(self, output: Output, earlier: Earlier | None) -> dict[str, Any]:
         self._progress("metrics")

@@ -82,12 +82,10 @@ def together(conditions: Iterable[Any]) -> Any:
 
 
 def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, over: bool = False) -> ReadPosition:
-    """Return the position after about `rows` rows and at least one batch. By default, return the position after everything
-    readable.
+    """Return the position after about `rows` rows and at least one batch, by default after everything readable.
 
     The incomplete batch of a segment that is being written is excluded, and so are later segments, because several recorders
-    may share a folder. If `over` is set, the recordings have ended, and a segment whose writer is unknown is skipped. Raises
-    `CaptureError` if a segment is missing.
+    may share a folder. Set `over` when recording has finished, to skip segments whose writer is unknown.
     """
     place, seen = start, 0
     everything = capture.segments()
@@ -131,10 +129,7 @@ def is_written(capture: Capture, segment: Segment) -> bool | None:
 
 
 def plan(capture: Capture, start: ReadPosition, stop: ReadPosition | None = None, rows: int = ROWS_PER_RANGE) -> list[Range]:
-    """Return the ranges of a capture between two positions, in order and without gaps.
-
-    Raises `CaptureError` if a segment is missing.
-    """
+    """Return the ranges of a capture between two positions, in order and without gaps."""
     ranges: list[Range] = []
     for segment in capture.segments():
         if segment.number < start.segment or (stop is not None and segment.number > stop.segment):
@@ -170,9 +165,7 @@ def _of_segment(capture: Capture, segment: Segment, begin: ReadPosition, end: in
 
 
 def _steps(capture: Capture, segment: Segment, begin: ReadPosition, end: int | None) -> Iterator[tuple[ReadPosition, int]]:
-    """Yield the positions where a segment may be divided (after row groups of columns, or after batches) and the number of rows
-    before each.
-    """
+    """Yield the positions where a segment may be divided, and the number of rows before each of them."""
     columns = SegmentColumns.of(capture, segment)
     groups = columns.within(begin.batch, end) if columns is not None else ()
     if columns is not None and groups:
@@ -263,10 +256,7 @@ class RangeReader:
     def decoded(
         self, window: ReadWindow, seen: Callable[[pa.RecordBatch], None], told: Callable[[BatchGroup], None]
     ) -> Iterator[Decoded]:
-        """Yield decoded batches.
-
-        Before each batch, `seen` is called with its frames, or `told` with the facts about a row group.
-        """
+        """Yield decoded batches. Calls `seen` with a batch's frames, or `told` with a row group, before yielding the batch."""
         for part in [self._range] if window.columns else self._parts():
             if isinstance(part, Range):
                 batches = (_shown(rows, self.holes.rows) for rows in self._batches(part, None))

@@ -1,11 +1,8 @@
 """Results of a capture, stored in a folder with four Parquet tables and a log of the files that belong to them.
 
-The folder is a Delta Lake table. A run writes new files, moves them into place, and commits all of them together with its
-counts and end position. Commits are atomic, and only one run commits at a time. Files that are not in the log belong to a
-killed run, and the next run removes them. Each message is therefore in the tables exactly once, even if writers are killed.
-
-Each table may have its own log for Delta Lake readers. This log follows the folder's log: if a run is killed, the next run
-writes the missing entries.
+The folder is a Delta Lake table. A run writes new files and commits all of them together with its counts and end position.
+Files that are not in the log belong to a killed run, and the next run removes them. Each message is therefore in the tables
+exactly once. Each table may have its own log for Delta Lake readers, which follows the folder's log.
 """
 
 from __future__ import annotations
@@ -88,16 +85,11 @@ class ResultsState:
     recording: str | None
     """Recording of the segment at `end`, which shows whether another capture has replaced this one, or `None`."""
     after: dict[str, int] = attrs.Factory(dict)
-    """The number after the last frame of each recording that has open turns. Results of older polybus versions do not contain
-    it.
-    """
+    """The number after the last frame of each recording with open turns. Older polybus versions did not store it."""
 
 
 class Output:
-    """The results folder after the last run.
-
-    Raises `CaptureError` if it contains anything else, results of another version, or corrupt data.
-    """
+    """The results folder. Raises `CaptureError` if it has other contents, another version's results, or corrupt data."""
 
     def __init__(self, storage: TableStorage) -> None:
         self.storage = storage
@@ -122,6 +114,8 @@ class Output:
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
             raise CaptureError(f"the log of the results is corrupt: analyse into a new folder ({error!r:.200})") from error
 
+        self.runs: int = self._log.runs
+
     @classmethod
     def of(cls, out: AnyPath) -> Self:
         """Open a results folder. Raises `CaptureError` if it does not contain results."""
@@ -129,10 +123,6 @@ class Output:
         if output.last is None:
             raise CaptureError(f"{os.fspath(out)} has no results: create them with `polybus analyse` or Pipeline.run")
         return output
-
-    @property
-    def runs(self) -> int:
-        return self._log.runs
 
     @property
     def counts(self) -> RunCounts:
@@ -148,19 +138,14 @@ class Output:
         return [file for file in self._files if file.table == table]
 
     def files(self, table: str) -> list[str]:
-        """Return the file names of a table.
-
-        Raises `CaptureError` if a file is too large when unpacked, because results may come from others.
-        """
+        """Return the file names of a table. Raises `CaptureError` if a file is too large when unpacked."""
         names = [file.name for file in self.named(table)]
         for name in names:
             self.storage.check(name)
         return names
 
     def check(self, capture: str, settings: dict[str, Any]) -> None:
-        """Raise `CaptureError` unless the next run may continue here, which requires results of this capture and these
-        settings.
-        """
+        """Raise `CaptureError` if the folder has results of another capture or with other settings."""
         last, here = self.last, self.storage.inside("")
         if last is None:
             return
@@ -182,22 +167,17 @@ class Output:
             self.storage.remove(folder)
 
     def commit(self, state: ResultsState, added: Sequence[ResultFile], merged: Iterable[str] = ()) -> list[str]:
-        """Commit a run: add files, and remove provisional and `merged` files, which are returned.
-
-        Raises `CaptureError` if another run has committed first.
-        """
-        replaced = [*merged, *(file.name for file in self._files if file.provisional)]
-        parts: list[dict[str, str | None]]
-        parts = [{"table": file.table, "provisional": str(file.provisional).lower()} for file in added]
-        made = {file.name: (file.rows, of) for file, of in zip(added, parts, strict=True)}
+        """Commit a run. Returns the removed files: `merged` ones and provisional ones. Raises `CaptureError` if too late."""
+        replaced, made = [*merged, *(file.name for file in self._files if file.provisional)], {}
+        for file in added:
+            parts: dict[str, str | None] = {"table": file.table, "provisional": str(file.provisional).lower()}
+            made[file.name] = file.rows, parts
         self._log.change(_FILES, made, replaced, {"version": _VERSION, **msgspec.to_builtins(state)})
         return replaced
 
 
 def merge_small(output: Output, prefix: str, staging: str) -> dict[ResultFile, list[str]]:
-    """Merge small files in folders that have many, because each run adds some. Returns the new files with the names of the old
-    files.
-    """
+    """Merge the small files in folders that have many. Returns the new files with the names of the old files."""
     storage, crowded, merged = output.storage, dict[str, list[str]](), dict[ResultFile, list[str]]()
     for file in (file for table in TABLES for file in output.named(table)):
         if not file.provisional and file.rows < SMALL:
@@ -265,10 +245,7 @@ class _Log:
         removed: Sequence[str],
         note: dict[str, Any] | None = None,
     ) -> None:
-        """Commit new files with their rows and partition values, and remove other files.
-
-        Raises `CaptureError` if another run has committed first.
-        """
+        """Commit new files with their rows and partition values. Raises `CaptureError` if another run was first."""
         storage = self._storage
         infos = storage.filesystem.get_file_info([storage.inside(f"{self._folder}/{name}".lstrip("/")) for name in added])
         adds = [

@@ -90,13 +90,13 @@ class TableStorage:
 
     @contextmanager
     def alone(self, waits: Callable[[], None]) -> Iterator[None]:
-        """Keep other runs out of a local folder while this process lives (not on Windows).
-
-        `waits` is called if this run has to wait.
-        """
+        """Keep other runs out of a local folder (not on Windows). `waits` is called if this run has to wait."""
         with naming(self._root), ExitStack() as stack:
             if self.local:
-                self._make_root()
+                try:
+                    os.makedirs(self._root, 0o700, exist_ok=True)  # captures contain private data
+                except OSError as error:  # names the root, not the part that failed
+                    raise OSError(error.errno, os.strerror(error.errno or 0), self._root) from error
             if self.local and os.name != "nt":
                 folder = os.open(self._root, os.O_RDONLY)
                 stack.callback(os.close, folder)
@@ -104,12 +104,6 @@ class TableStorage:
                     waits()
                     lock(folder, wait=True)
             yield
-
-    def _make_root(self) -> None:
-        try:
-            os.makedirs(self._root, 0o700, exist_ok=True)  # captures contain private data
-        except OSError as error:  # names the root, not the part that failed
-            raise OSError(error.errno, os.strerror(error.errno or 0), self._root) from error
 
     def files(self, path: str) -> list[str]:
         found = self.filesystem.get_file_info(pafs.FileSelector(self.inside(path), allow_not_found=True, recursive=True))

@@ -1,8 +1,4 @@
-"""Decodes frames to events, both as Arrow batches, with or without Spark.
-
-It uses the bus's codecs. These have neither role nor state, so they can read the frames of both directions one by one, starting
-at any point of a connection.
-"""
+"""Decodes frames to events, one by one and in both directions, with the bus's codecs, which have neither role nor state."""
 
 from __future__ import annotations
 
@@ -28,14 +24,10 @@ from .schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, FRAM
 from .store.compute import dates_of, pc
 
 ROWS_AT_ONCE: Final = 4096
-"""Number of rows that are decoded together, plus one batch. Eight times as many would take 15 % longer because their results do
-not fit into the CPU caches. An eighth of the number would take 25 % longer.
-"""
+"""Rows to decode together. Eight times as many would not fit into CPU caches; an eighth would take 25 % longer."""
 BYTES_AT_ONCE: Final = 16 << 20
-LIMITS: Final = Limits(message=1 << 30)
-"""Limits for the codecs. Recorded frames were within the limits of their link, so only the depth limit is needed to protect the
-decoder.
-"""
+_LIMITS: Final = Limits(message=1 << 30)
+"""Limits for the codecs. Frames were within the limits of their link, so only the depth limit is needed."""
 MARK: Final = "link"
 """Member in the options of a row that has no frame and marks the beginning or end of a connection."""
 
@@ -58,12 +50,11 @@ class Decoded(NamedTuple):
     """Number of unreadable messages in frames that also contain readable ones."""
 
 
-def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str] | None = None) -> Decoded:
+def decode(batch: pa.RecordBatch, *, columns: Sequence[str] | None = None) -> Decoded:
     """Decode a batch of `schema.FRAMES` rows.
 
     Args:
         batch: Rows of a capture, in any order, with at least the columns of `frame_columns`.
-        limits: Limits for the codecs.
         columns: Columns of the events to create, at least one. By default all are created.
 
     Raises:
@@ -71,7 +62,7 @@ def decode(batch: pa.RecordBatch, limits: Limits = LIMITS, columns: Sequence[str
     """
     work = _BatchDecoder(batch)
     gaps = 0
-    decoders, which = _decoders(batch, limits)
+    decoders, which = _decoders(batch)
     given = pc.fill_null(batch.column("flags"), 0)
     frames, flags = batch.column("frame").to_pylist(), given.to_pylist()
     for row in pc.indices_nonzero(pc.bit_wise_and(given, FLAG_TRUNCATED)).to_pylist():
@@ -119,9 +110,6 @@ def joined(batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -
         yield pa.concat_batches(waiting)
 
 
-# -- frames --------------------------------------------------------------------------------------------------------------
-
-
 @frozen(eq=False)
 class FrameDecoder:
     decode: Callable[[bytes], Sequence[Message | RemoteProtocolError]]
@@ -130,10 +118,8 @@ class FrameDecoder:
 
 
 @lru_cache(maxsize=256)
-def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDecoder:
-    """Return the decoder for a protocol with a row's options. Without options, return the decoder that accepts the most
-    frames.
-    """
+def decoder_for(protocol: str, options: str) -> FrameDecoder:
+    """Return the decoder for a row's protocol and options. Without options, it accepts as many frames as possible."""
     names: dict[int, str] = {}
     try:
         given = json.loads(options) if options else None
@@ -147,7 +133,7 @@ def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDe
         if actions:
             adapter = evolve(adapter, actions=actions)
             names = {number: name for name, number in adapter.actions}
-        codec: Codec = adapter.codec(limits)
+        codec: Codec = adapter.codec(_LIMITS)
     except (ValueError, TypeError, RecursionError) as error:
         problem = str(error) or type(error).__name__
 
@@ -158,13 +144,13 @@ def decoder_for(protocol: str, options: str, limits: Limits = LIMITS) -> FrameDe
     return FrameDecoder(codec.decode, mapper_for(protocol, names), options)
 
 
-def _decoders(batch: pa.RecordBatch, limits: Limits) -> tuple[list[FrameDecoder], list[int]]:
+def _decoders(batch: pa.RecordBatch) -> tuple[list[FrameDecoder], list[int]]:
     protocols, options = (batch.column(name).dictionary_encode("encode") for name in ("protocol", "options"))
     codes = protocols.indices.to_numpy().astype(np.int64) * len(options.dictionary) + options.indices.to_numpy()
     known = pa.array(codes).dictionary_encode()
     names, texts = protocols.dictionary.to_pylist(), options.dictionary.to_pylist()
     pairs = [divmod(code, len(texts)) for code in known.dictionary.to_pylist()]
-    decoders = [decoder_for(names[name] or "", texts[text] or "", limits) for name, text in pairs]
+    decoders = [decoder_for(names[name] or "", texts[text] or "") for name, text in pairs]
     return decoders, known.indices.to_pylist()
 
 
@@ -206,16 +192,12 @@ class _BatchDecoder:
     def read_mark(self, row: int, decoder: FrameDecoder) -> None:
         try:
             mark = json.loads(decoder.options)[MARK]
-            opens, source = mark["state"] == "open", mark.get("who")
-            fields = EventFields("open", source=_whole_text(source) if isinstance(source, str) else None)
-            if not opens:
+            state, source = mark["state"], mark.get("who")
+            fields = EventFields(state, source=_whole_text(source) if isinstance(source, str) else None)
+            if state != "open":
                 data = json.dumps({name: mark[name] for name in ("code", "reason") if name in mark}).encode()
-                more: Any = {
-                    "datacontenttype": "application/json",
-                    "data": data,
-                    "code_name": _whole_text(str(mark.get("code"))),
-                }
-                fields = EventFields("close", source=fields.source, **more)
+                more: Any = {"datacontenttype": "application/json", "code_name": _whole_text(str(mark.get("code")))}
+                fields = EventFields("close", source=fields.source, data=data, **more)
         except (ValueError, KeyError, TypeError, RecursionError):
             self._bad.append((row, "malformed", "the row has no frame, and is not about a gap or a connection", None))
             return
@@ -248,9 +230,6 @@ def _whole_text(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-# -- reasons --------------------------------------------------------------------------------------------------------------
-
-
 def reason_of(error: RemoteProtocolError, flags: int = 0) -> str:
     """Return the keyword for an error. The row's `flags` show whether the recorder has truncated or blanked the frame."""
     if flags & FLAG_TRUNCATED:
@@ -265,9 +244,6 @@ def reason_of(error: RemoteProtocolError, flags: int = 0) -> str:
     if reason in ("malformed", "bad_encoding") and isinstance(cause, EncodeError):  # from `check_json`
         return "too_deep"
     return reason if reason in QUARANTINE_REASONS else "bad_field"
-
-
-# -- columns --------------------------------------------------------------------------------------------------------------
 
 
 _TYPES: Final = dict.fromkeys(FIELDS, pa.string()) | {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
@@ -296,11 +272,7 @@ def frame_columns(names: Iterable[str]) -> list[str]:
 
 
 class EventColumns:
-    """Creates the columns of `schema.EVENTS` from messages, their rows, and their numbers within the rows.
-
-    `fields` contains the `EventFields` of all messages as one flat sequence, which can be split ten times faster than a list of
-    lists.
-    """
+    """Creates the columns of `schema.EVENTS` from messages, whose fields are one flat sequence, which is ten times faster."""
 
     def __init__(self, batch: pa.RecordBatch, rows: list[int], subs: list[int], fields: list[Any]) -> None:
         self._batch = batch
@@ -324,6 +296,7 @@ class EventColumns:
             "nbytes": self._nbytes,
             "deadline_ns": self._deadlines,
             **{name: partial(self._fact, name) for name in _STORED},
+            **{name: partial(self._field, name) for name in _FIELDS},
         }
 
     def table(self, names: Sequence[str] | None) -> pa.RecordBatch:
@@ -333,14 +306,12 @@ class EventColumns:
     def column(self, name: str) -> pa.Array:
         """Return an event column, or a column that exists only in frames."""
         if name not in self._made:
-            if name in _FIELDS:
-                self._made[name] = self._field(name)
-            elif name in self._makers:
-                self._made[name] = self._makers[name]()
-            else:
-                column = self._batch.column(name)
-                self._made[name] = column if self._rows is None else column.take(self._rows)
+            self._made[name] = self._makers.get(name, partial(self._of_frames, name))()
         return self._made[name]
+
+    def _of_frames(self, name: str) -> pa.Array:
+        column = self._batch.column(name)
+        return column if self._rows is None else column.take(self._rows)
 
     def _field(self, name: str) -> pa.Array:
         return pa.array(self._values(name), _TYPES[name])
@@ -367,12 +338,8 @@ class EventColumns:
         return pc.coalesce(given, pc.binary_join_element_wise(self.column("capture_id"), seq, sub, "/"))
 
     def _source(self) -> pa.Array:
-        given = self._field("source")
-        if not given.null_count:
-            return given
-        return pc.coalesce(
-            given, pc.if_else(pc.equal(self.column("direction"), 1), self.column("peer"), self.column("capture_id"))
-        )
+        here = pc.if_else(pc.equal(self.column("direction"), 1), self.column("peer"), self.column("capture_id"))
+        return pc.coalesce(self._field("source"), here)
 
     def _nbytes(self) -> pa.Array:
         sizes = pc.fill_null(pc.binary_length(self._batch.column("frame")), 0)

@@ -47,9 +47,6 @@ _PACED: Final = 50_000
 _REPLAYED: Final = frozenset({Kind.REQUEST, Kind.PUBLISH, Kind.NOTIFY, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CANCEL})
 _OWN: Final = "_polybus."
 
-Rows = Iterator[tuple[int, dict[str, Any]]]
-"""Rows with their time in ns."""
-
 
 @define
 class Replayed:
@@ -144,10 +141,7 @@ async def replay(
 
 
 def _another(capture: Capture, record: str) -> str:
-    """Return the source's name for the capture of a replay.
-
-    If both used the same folder, retention would remove the original to make space for the copy.
-    """
+    """Return the source's name. In the source's own folder, retention would remove the original for the copy."""
     if "://" in capture.path:
         return capture.path
     if os.path.realpath(record) == os.path.realpath(capture.path):
@@ -182,28 +176,23 @@ class _Client:
         return self
 
     async def __aexit__(self, *error: Any) -> None:
-        connecting, self._connecting = self._connecting, None
-        if connecting is not None:
-            for subject in list(self.subscriptions):
-                await self.unsubscribe(subject)
-            await connecting.__aexit__(*error)
+        for subject in list(self.subscriptions):
+            await self.unsubscribe(subject)
+        await self._connecting.__aexit__(*error)
 
     async def subscribe(self, subject: str | int) -> None:
         if subject not in self.subscriptions:
             subscription = self.bus.subscribe(subject, when_full="drop_oldest", local=False)
-            await subscription.__aenter__()
-            self.subscriptions[subject] = subscription
+            self.subscriptions[subject] = await subscription.__aenter__()
 
     async def unsubscribe(self, subject: str | int) -> None:
-        subscription = self.subscriptions.pop(subject, None)
-        if subscription is not None:
-            await subscription.__aexit__(None, None, None)
+        await self.subscriptions.pop(subject).__aexit__(None, None, None)
 
     @property
     def link(self) -> Link:
-        for link in links_of(self.bus):
-            return link
-        raise Disconnected("the server has ended the connection", "", False)
+        if (link := next(iter(links_of(self.bus)), None)) is None:
+            raise Disconnected("the server has ended the connection", "", False)
+        return link
 
 
 class _Player:
@@ -259,9 +248,7 @@ class _Player:
         await stack.__aexit__(*error)
 
     async def _client(self, conn: tuple[str, str]) -> _Client | None:
-        """Return the client of a connection, or `None` if the server rejects it. If the first client is rejected, raise the
-        error.
-        """
+        """Return the client of a connection, or `None` if the server rejects it. Raises an error for the first client."""
         there = self._clients.setdefault(conn[0], {})
         if conn[1] in there:
             return there[conn[1]]
@@ -285,8 +272,8 @@ class _Player:
         for client in self._leaving:
             await self._answers_of(client)
             if not client.asked:
+                del self._open[client]  # first, so that it is closed once if this is cancelled
                 await client.__aexit__(None, None, None)
-                del self._open[client]
         self._leaving = [client for client in self._leaving if client in self._open]
 
     async def _replay(self, client: _Client | None, recorded: RecordedMessage, message: Message) -> None:
@@ -328,8 +315,7 @@ class _Player:
             again.raw, again.format, again.checked = message.raw, message.format, message.checked
         elif message.has_body:
             again.decoded = message.body
-        earlier = client.asked.pop(message.id, None)
-        if earlier is not None:  # 16-bit ids repeat
+        if (earlier := client.asked.pop(message.id, None)) is not None:  # 16-bit ids repeat
             client.asked[object()] = earlier
         client.asked[message.id] = peer.pass_on(again, message.ttl if message.ttl else _PATIENCE)
         self._asked += 1
@@ -353,9 +339,6 @@ class _Player:
                     self._report.answered += 1
                 except BusError:
                     self._report.failed += 1
-
-
-# -- what was recorded --------------------------------------------------------------------------------------------------
 
 
 @define
@@ -429,9 +412,7 @@ def _of_row(
 
 
 class _OpenSubscriptions:
-    """The subscriptions that are open at the beginning of the window. Closed connections and cancelled subscriptions are left
-    out.
-    """
+    """The subscriptions that are open at the beginning of the window."""
 
     def __init__(self) -> None:
         self._of: dict[str, dict[tuple[str, str | int], RecordedMessage]] = {}
@@ -453,60 +434,48 @@ class _OpenSubscriptions:
                 yield recorded
 
 
-@frozen
-class _Recording:
-    capture: Capture
-    segments: list[Segment] = field(factory=list)
-
-    def begin(self) -> tuple[int, int] | None:
-        """Return the time of the first frame in ns, on the wall clock and the monotonic clock, or `None` if there are no
-        frames.
-        """
-        row = next(self._read(Counter(), ["ts_ns", "mono_ns", "flags"]), None)
-        return None if row is None else (row["ts_ns"], row["mono_ns"])
-
-    def rows(self, ahead: int, skipped: Counter[str]) -> Rows:
-        """Yield rows with their time, which is the monotonic clock plus `ahead` ns. `skipped` counts unreadable rows."""
-        return ((row["mono_ns"] + ahead, row) for row in self._read(skipped))
-
-    def _read(self, skipped: Counter[str], columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-        for segment in self.segments:
-            reader = self.capture.reader(segment)
-            for message in reader.messages():
-                for row in reader.rows(message, columns).to_pylist() if message.rows else ():
-                    if (row["flags"] or 0) & FLAG_GAP_BEFORE:
-                        continue
-                    if None not in (row["ts_ns"], row["mono_ns"]):
-                        yield row
-                    else:
-                        skipped["unreadable"] += 1
-            for loss in lost(segment, reader):
-                skipped["damaged"] += loss.stretch.frames or 1
+def _rows(
+    capture: Capture, segments: Sequence[Segment], skipped: Counter[str], columns: Sequence[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a recording that have times. `skipped` counts the others."""
+    for segment in segments:
+        reader = capture.reader(segment)
+        for message in reader.messages():
+            for row in reader.rows(message, columns).to_pylist() if message.rows else ():
+                if (row["flags"] or 0) & FLAG_GAP_BEFORE:
+                    continue
+                if None not in (row["ts_ns"], row["mono_ns"]):
+                    yield row
+                else:
+                    skipped["unreadable"] += 1
+        for loss in lost(segment, reader):
+            skipped["damaged"] += loss.stretch.frames or 1
 
 
-def _in_order(capture: Capture, skipped: Counter[str]) -> Rows:
-    recordings: dict[str, _Recording] = {}
+def _in_order(capture: Capture, skipped: Counter[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of all recordings with their time in ns. A recording is opened when its first row is due."""
+    recordings: dict[str, list[Segment]] = {}
     for segment in capture.segments():
         name = capture.reader(segment).schema_metadata().get("capture_id", "")
-        recordings.setdefault(name, _Recording(capture)).segments.append(segment)
-    begins = ((one.begin(), number, one) for number, one in enumerate(recordings.values()))
-    waiting = [(begin, number, one) for begin, number, one in begins if begin is not None]
-    waiting.sort(reverse=True, key=lambda found: (found[0][0], found[1]))
-    there: list[tuple[int, int, dict[str, Any], Rows]] = []
+        recordings.setdefault(name, []).append(segment)
+    waiting = []
+    for number, segments in enumerate(recordings.values()):
+        if (first := next(_rows(capture, segments, Counter(), ["ts_ns", "mono_ns", "flags"]), None)) is not None:
+            waiting.append((first["ts_ns"], number, first["ts_ns"] - first["mono_ns"], _rows(capture, segments, skipped)))
+    waiting.sort(reverse=True, key=lambda found: found[:2])
+    there: list[tuple[int, int, int, dict[str, Any], Iterator[dict[str, Any]]]] = []
 
-    def enter(number: int, rows: Rows) -> None:
-        following = next(rows, None)
-        if following is not None:
-            heapq.heappush(there, (following[0], number, following[1], rows))
+    def enter(number: int, ahead: int, rows: Iterator[dict[str, Any]]) -> None:
+        if (row := next(rows, None)) is not None:
+            heapq.heappush(there, (row["mono_ns"] + ahead, number, ahead, row, rows))
 
     while waiting or there:
-        while waiting and (not there or waiting[-1][0][0] <= there[0][0]):
-            (wall, own), number, recording = waiting.pop()
-            enter(number, recording.rows(wall - own, skipped))
+        while waiting and (not there or waiting[-1][0] <= there[0][0]):
+            enter(*waiting.pop()[1:])
         if there:
-            at, number, row, rows = heapq.heappop(there)
+            at, number, ahead, row, rows = heapq.heappop(there)
             yield at, row
-            enter(number, rows)
+            enter(number, ahead, rows)
 
 
 def _from_client(row: dict[str, Any], options: str) -> bool:

@@ -46,9 +46,7 @@ class RowHeader:
 
 
 class Gap(RowHeader):
-    """Header of a row about missing frames: the reason (one word), the number of frames (0 if unknown), and further JSON
-    members.
-    """
+    """Header of a row about missing frames: the reason (one word), their number (0 if unknown), and further members."""
 
     __slots__ = ("frames", "what")
 

@@ -1,7 +1,4 @@
-"""Runs the analysis pipeline on Spark to create tables, metrics and a report from recorded traffic.
-
-Requires ``pip install 'polybus[spark]'``.
-"""
+"""Runs the analysis pipeline on Spark. Requires ``pip install 'polybus[spark]'``."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from ..plugins.tools import lazy_names
 if TYPE_CHECKING:
     from ..analysis.pipeline import Done, check
     from ..analysis.ranges import nanoseconds
-    from .engine import SparkEngine, load
-    from .pipeline import Pipeline
+    from .engine import Pipeline, SparkEngine, load
     from .session import SparkUnavailable, check_java, start_session
     from .source import BusDataSource, scan
 
@@ -26,8 +22,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
     {
         "..analysis.ranges": ("nanoseconds",),
         "..analysis.pipeline": ("Done", "check"),
-        ".engine": ("SparkEngine", "load"),
-        ".pipeline": ("Pipeline",),
+        ".engine": ("Pipeline", "SparkEngine", "load"),
         ".session": ("SparkUnavailable", "check_java", "start_session"),
         ".source": ("BusDataSource", "scan"),
     },

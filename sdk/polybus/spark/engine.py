@@ -1,13 +1,14 @@
-"""The Spark engine. Spark workers decode frames, and Spark SQL does the rest. Tables are DataFrames."""
+"""The pipeline on Spark. Spark workers decode frames, and Spark SQL does the rest. Tables are DataFrames."""
 
 from __future__ import annotations
 
 import gc
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -18,11 +19,17 @@ from pyspark.sql.types import StructType
 
 from polybus.analysis.engine import Engine
 from polybus.analysis.ingest import IngestResult, take
-from polybus.analysis.ranges import Range, ReadWindow
+from polybus.analysis.pipeline import Pipeline as AnyPipeline
+from polybus.analysis.pipeline import Progress
+from polybus.analysis.ranges import Range, ReadPosition, ReadWindow
+from polybus.analysis.report.names import Names
 from polybus.analysis.results import TABLES, Output
 from polybus.analysis.storage import TableStorage
 from polybus.capture.schema import FRAMES
 from polybus.capture.store.filesystems import AnyPath
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 class SparkEngine(Engine):
@@ -36,9 +43,7 @@ class SparkEngine(Engine):
         self._spark = spark
 
     def take(self, capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow) -> list[IngestResult]:
-        """Decode each range in a separate task. Frames and events stay in the Python worker as Arrow; the JVM only sees one row
-        per task.
-        """
+        """Decode each range in a separate task. The JVM only sees one row per task."""
         numbers = self._spark.range(0, len(ranges), 1, max(1, len(ranges)))
         task = partial(ingest_task, capture, out, staging, list(ranges), window)
         rows = numbers.mapInArrow(task, "taken string").collect()
@@ -76,9 +81,7 @@ class SparkEngine(Engine):
 def ingest_task(
     capture: str, out: str, staging: str, ranges: list[Range], window: ReadWindow, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Decode the ranges with these numbers. Each attempt uses new file names. Files from attempts that Spark rejects are
-    ignored.
-    """
+    """Decode the ranges with these numbers. Each attempt uses new file names, of which Spark accepts one attempt's."""
     settle()
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
         done = take(capture, TableStorage(out), f"{staging}/{number:06d}-{uuid.uuid4().hex[:12]}", ranges[number], window)
@@ -86,11 +89,7 @@ def ingest_task(
 
 
 def settle() -> None:
-    """Exclude everything imported so far from garbage collection. Runs on a worker.
-
-    PySpark's daemon calls `gc.collect` after each task (4.3, ``pyspark/daemon.py``). With our modules loaded, that takes 40 ms:
-    enough time to decode 100,000 CSB frames.
-    """
+    """Exclude everything imported so far from garbage collection, which PySpark's daemon runs after each task for 40 ms."""
     if TaskContext.get() is not None:
         _freeze()
 
@@ -107,10 +106,7 @@ _SCHEMAS: Final = {**TABLES, "raw": FRAMES, "places": _PLACES}
 
 
 def arrow_schema(table: str, columns: list[str] | None = None) -> pa.Schema:
-    """Return a table's schema, optionally with only some columns, in the given order.
-
-    Raises `ValueError` for an unknown table or column.
-    """
+    """Return a table's schema, or some of its columns. Raises `ValueError` for an unknown table or column."""
     schema = _SCHEMAS.get(table)
     if schema is None:
         raise ValueError(f"unknown table {table!r}; use one of {', '.join(_SCHEMAS)}")
@@ -142,3 +138,72 @@ def load(spark: SparkSession, out: AnyPath, table: str) -> DataFrame:
     if table not in TABLES:
         raise ValueError(f"unknown table of results {table!r}; use one of {', '.join(TABLES)}")
     return SparkEngine(spark).read(output.storage, table, output.files(table), TABLES[table])
+
+
+class SparkPipeline(AnyPipeline):
+    """`polybus.analysis.Pipeline` with Spark as its engine. It can also run as a stream.
+
+    Args:
+        spark: The session, on any master. If the master is remote, use paths that all machines can access.
+        timeout, horizon, strict, delta, progress, names: Same as for `polybus.analysis.Pipeline`.
+
+    Raises:
+        ValueError: If the timeout is not positive, or the horizon is shorter than the timeout.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        timeout: float = 30.0,
+        horizon: float | None = None,
+        strict: bool = False,
+        delta: bool = False,
+        progress: Progress | None = None,
+        names: Names | None = None,
+    ) -> None:
+        given: dict[str, Any] = {"strict": strict, "delta": delta, "progress": progress, "names": names}
+        super().__init__(SparkEngine(spark), timeout=timeout, horizon=horizon, **given)
+        self._spark = spark
+
+    def stream(
+        self, capture: AnyPath, out: AnyPath, *, every: str | None = None, max_rows: int | None = None
+    ) -> StreamingQuery:
+        """Follow a capture as it grows. Each batch passes through the same stages as in `run`, except metrics and report.
+
+        Args:
+            capture: The capture, as in `run`.
+            out: The results folder, as in `run`. The checkpoint is stored there too.
+            every: Interval between batches, for example ``10 seconds``. If `None`, process the existing records, then end the
+                query.
+            max_rows: Approximate number of rows in a batch.
+
+        Returns:
+            The running query. Call `report` at any time to create a report.
+
+        Raises:
+            CaptureError: Same as `run`.
+        """
+        from .source import BusDataSource
+
+        step = self.step(capture, out, ReadWindow())
+        self._spark.dataSource.register(BusDataSource)
+        reader = self._spark.readStream.format("polybus").option("table", "places")
+        if max_rows is not None:
+            reader = reader.option("maxRowsPerTrigger", max_rows)
+
+        def take(places: DataFrame, number: int) -> None:
+            reached = [ReadPosition(row["segment"], row["batch"], row["offset"]) for row in places.collect()]
+            if reached:
+                # The manifest shows how far a killed run got.
+                with step.alone():
+                    step.advance(max(reached))
+
+        writer = reader.load(os.fspath(capture)).writeStream.foreachBatch(take)
+        writer = writer.option("checkpointLocation", step.storage.for_spark("_checkpoint"))
+        writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
+        return writer.start()
+
+
+Pipeline = SparkPipeline
+"""Alias of `SparkPipeline`, to make switching from `polybus.analysis.Pipeline` easy."""

@@ -21,9 +21,7 @@ from pyspark.sql import SparkSession
 JAVA_NEEDED: Final = 17
 
 _OPTIONS: Final = "SPARK_SUBMIT_OPTS"
-"""Environment variable with JVM options. Spark inserts them before its own configuration, so the configuration takes
-precedence.
-"""
+"""Environment variable with JVM options, which Spark inserts before its own configuration."""
 
 _LOCAL: Final = {
     # By default, Spark binds to the network address and serves a web page there.
@@ -74,10 +72,9 @@ def unoptimized() -> Iterator[None]:
 
 @cache
 def sockets() -> dict[str, str]:
-    """Return settings that connect Spark to its workers over Unix sockets in a per-user folder, or none if that is impossible.
+    """Return settings that connect Spark to its workers over Unix sockets in a per-user folder, if that is possible.
 
-    Over TCP, Spark's small writes make Nagle's algorithm add 40 to 100 ms per task (4.3). Unix sockets are not the default
-    because a worker may print a harmless `BrokenPipeError` when the session ends.
+    Over TCP, Nagle's algorithm adds 40 to 100 ms per task (4.3).
     """
     place = tempfile.gettempdir()
     # Depending on the locale, a JVM may be unable to write other characters.

@@ -74,13 +74,9 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
+        _check_names(given, KNOWN, "")
         given = {name.lower(): value for name, value in given.items()}
-        # When a table uses the source, Spark adds options with dots in their names.
-        unknown = [name for name in given if name not in KNOWN and "." not in name]
-        if unknown:
-            raise ValueError(f"unknown option {unknown[0]!r}; use one of {', '.join(KNOWN)}")
-        path = given.get("path")
-        if not path:
+        if not (path := given.get("path")):
             raise ValueError("no capture given: pass one path, .load(path)")
         table = given.get("table", "events")
         if table not in (*READABLE, PLACES):
@@ -93,21 +89,12 @@ class Options:
         start, end = (option(given, name, nanoseconds, None) for name in ("start", "end"))
         window = ReadWindow(start, end, given.get("connection"))
         window.check()
-        return cls(
-            path,
-            table,
-            names,
-            window,
-            option(given, "rowsPerPartition", _count, ROWS_PER_RANGE),
-            option(given, "maxRowsPerTrigger", _count, None),
-            option(given, "timeout", seconds, 30.0),
-            option(given, "segments", _numbers, None),
-        )
+        rows, most = option(given, "rowsPerPartition", _count, ROWS_PER_RANGE), option(given, "maxRowsPerTrigger", _count, None)
+        timeout, segments = option(given, "timeout", seconds, 30.0), option(given, "segments", _numbers, None)
+        return cls(path, table, names, window, rows, most, timeout, segments)
 
     def as_asked(self, schema: StructType) -> Options:
-        """Select the columns of ``spark.read.schema(...)``. Raises `ValueError` if a column does not exist or has another
-        type.
-        """
+        """Select the columns of ``spark.read.schema(...)``. Raises `ValueError` if one does not exist or has another type."""
         if schema.names == spark_schema(self.table, self.names).names:
             return self
         for wanted, there in zip(schema, spark_schema(self.table, schema.names), strict=True):
@@ -115,6 +102,14 @@ class Options:
                 have, asked = there.dataType.simpleString(), wanted.dataType.simpleString()
                 raise ValueError(f"{wanted.name} is {have}, not {asked}: cast it after reading")
         return attrs.evolve(self, names=list(schema.names))
+
+
+def _check_names(given: Iterable[str], known: Sequence[str], what: str) -> None:
+    names = [name.lower() for name in known]
+    # When a table uses the source, Spark adds options with dots in their names.
+    unknown = [name for name in given if name.lower() not in names and "." not in name]
+    if unknown:
+        raise ValueError(f"unknown option {unknown[0]!r}{what}; use one of {', '.join(known)}")
 
 
 def option(given: Mapping[str, str], name: str, read: Callable[[str, str], T], usual: U) -> T | U:
@@ -164,10 +159,7 @@ def conditions(filters: Iterable[ds.Filter]) -> Any:
 
 
 def _condition(given: ds.Filter) -> Any:
-    """Return a filter as an expression.
-
-    Returns `None` for any other kind of filter, for part of a column, and for unsupported values.
-    """
+    """Return a filter as an expression, or `None` if Arrow cannot apply it."""
     column: Sequence[str] = getattr(given, "attribute", ())
     if len(column) != 1:
         return None
@@ -203,7 +195,6 @@ class CapturePartition(ds.InputPartition):
 
 
 def read_piece(options: Options, piece: Range) -> Iterator[pa.RecordBatch]:
-    """Read a table's rows from a range of the capture."""
     reader = RangeReader(options.path, piece)
     if options.table != "raw":
         yield from reader.table(options.table, options.names, options.window, conditions(options.filters))
@@ -240,9 +231,7 @@ class CaptureReader(ds.DataSourceReader):
 
 
 class FilteringReader(CaptureReader):
-    """A `CaptureReader` with filter pushdown. It skips rows, and skips frames before decoding them. Spark then reapplies every
-    filter.
-    """
+    """A `CaptureReader` with filter pushdown, which skips frames before decoding them. Spark reapplies every filter."""
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterator[ds.Filter]:
         """Store the filters on window and columns. Returns all filters, because Spark has to reapply them."""
@@ -333,10 +322,7 @@ class _Publishing:
         self._timeout = option(options, "timeout", seconds, 30.0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishResult:
-        """Publish a partition, or its part of a streaming batch, over a single link.
-
-        Raises `BusError` if the bus rejects the partition.
-        """
+        """Publish a partition or a part of a streaming batch. Raises `BusError` if the bus rejects it."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         epoch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
@@ -402,10 +388,7 @@ class BusDataSource(ds.DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceArrowWriter:
         if overwrite:
             raise ValueError("mode('overwrite'): a publication cannot be replaced; use mode('append')")
-        known = [name.lower() for name in _PUBLISHED]
-        unknown = [name for name in self.options if name.lower() not in known and "." not in name]
-        if unknown:
-            raise ValueError(f"unknown option {unknown[0]!r} for publishing; use one of {', '.join(_PUBLISHED)}")
+        _check_names(self.options, _PUBLISHED, " for publishing")
         # All tasks get this object, so a retried task keeps its run id, and each write gets a new one.
         return BusWriter(dict(self.options), schema.names, uuid.uuid4().hex[:12])
 

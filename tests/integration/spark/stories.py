@@ -12,7 +12,6 @@ Event = dict[str, Any]
 
 
 def event(kind: str, at: float, **columns: Any) -> Event:
-    """The columns by which it differs from others."""
     return {"kind": kind, "mono_ns": round(at * MS), **columns}
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from polybus.analysis.storage import TableStorage
 from polybus.cli.analyse import _reason, _say, _why, in_units, named_failures
 from polybus.cli.app import run
 from polybus.cli.problems import PeerError
-from polybus.spark import Done, Pipeline, load
+from polybus.spark import Done, Pipeline
 from polybus.spark.session import SparkUnavailable, check_java, start_session
 from tests.unit.capture import rows as frames
-from tests.unit.capture.folders import open_segment, write_segment
+from tests.unit.capture.folders import write_segment
 
 
 def _ask(seq: int, number: int, after_s: int) -> dict[str, Any]:
@@ -54,11 +53,10 @@ def test_exchanges_are_provisional_until_nothing_that_is_recorded_can_change_the
     # Another recording, long after that one's end.
     write_segment(capture, frames.batch(_said(0, b'{"publish":"news"}', 200_000, capture_id="d")), number=2, recording="d")
     runs.append(pipeline.run(capture, out, report=False))
-    assert [(done.added.exchanges, done.provisional, done.total.exchanges) for done in runs] == [
-        (0, 3, 3),
-        (3, 2, 5),
-        (2, 0, 5),
-    ]
+    found = [(done.added.exchanges, done.provisional, done.total.exchanges) for done in runs]
+    assert found == [(0, 3, 3), (3, 2, 5), (2, 0, 5)]
+    last = Output(TableStorage(out)).last
+    assert last is not None and last.ends.keys() == last.seen.keys() == set(), "nothing is carried of what has been outlived"
     # Metrics and a report that are not of the last run are made anew.
     (out / "metrics.json").write_text('{"runs": 0}')
     (out / "report.html").write_text("of another day")
@@ -74,25 +72,6 @@ def test_exchanges_are_provisional_until_nothing_that_is_recorded_can_change_the
     assert made["totals"]["outcomes"] == told["outcomes"]
     (out / "metrics.json").write_text("{")
     assert _metrics_of(Output(TableStorage(out))) is None
-
-
-def test_with_the_end_of_a_recording_its_exchanges_are_settled(spark: SparkSession, tmp_path: Path) -> None:
-    capture, out = tmp_path / "capture", tmp_path / "out"
-    pipeline = Pipeline(spark)
-    writer = open_segment(capture, frames.batch(_ask(0, 1, 0), _ask(1, 2, 0), _ask(2, 3, 0), _answer(3, 1, 1)))
-    first = pipeline.run(capture, out, report=False)
-    assert (first.added.exchanges, first.provisional) == (0, 3)
-    writer.end(4)
-    writer.seal()
-    # Others that go on change nothing about it.
-    other = open_segment(capture, frames.batch(_ask(0, 1, 2) | {"capture_id": "d"}), number=1, recording="d")
-    then = pipeline.run(capture, out, report=False)
-    assert (then.added.exchanges, then.provisional) == (3, 1)
-    outcomes = Counter(row["outcome"] for row in load(spark, out, "exchanges").select("outcome").collect())
-    assert outcomes == {"ok": 1, "open-at-end": 3}
-    other.end(1)
-    other.seal()
-    assert pipeline.run(capture, out, report=False).provisional == 0
 
 
 def test_a_recording_that_goes_on_after_it_was_taken_for_over_is_not_over() -> None:

@@ -92,7 +92,6 @@ def _ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _table(out: Path, name: str) -> list[dict[str, Any]]:
-    """The rows that lie in a folder of results, whoever has written them."""
     schema, storage = TABLES[name], TableStorage(out)
     with DuckEngine() as engine:
         return _ordered(engine.rows(engine.read(storage, name, Output(storage).files(name), schema)).to_pylist())
@@ -234,7 +233,6 @@ def test_both_correlations_give_the_same_exchanges_to_the_row(spark: SparkSessio
 
 
 def _correlated(engine: Engine, events: pa.Table) -> tuple[list[dict[str, Any]], list[str]]:
-    """The exchanges and the ids of the orphans."""
     ends = events.group_by("capture_id").aggregate([("mono_ns", "max")])
     marks = Watermarks({row["capture_id"]: row["mono_ns_max"] for row in ends.to_pylist()})
     holes = {name: [(8, 20 * 10**9)] for name in list(marks.ends)[::3]}

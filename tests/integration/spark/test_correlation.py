@@ -265,7 +265,6 @@ def _of(folded: pa.Table, parts: Collection[str]) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def pairs(engine: Engine) -> tuple[Rows, Rows]:
-    """The exchanges and the orphans of each story, in their order."""
     events = table(*(story.rows for story in STORIES))
     folded = _folded(engine, events, _clocks(events))
     exchanges = engine.rows(exchanges_of(engine, engine.hand(folded)))

@@ -12,7 +12,6 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -25,7 +24,7 @@ from polybus.analysis.report.tables import METRICS
 from polybus.analysis.results import Output
 from polybus.analysis.storage import TableStorage
 from polybus.capture import Capture, CaptureError
-from polybus.capture.schema import EVENTS, EXCHANGES, FLAG_GAP_BEFORE, FRAMES, QUARANTINE
+from polybus.capture.schema import EVENTS, EXCHANGES, FLAG_GAP_BEFORE, QUARANTINE
 from polybus.capture.store.segments import segment_name
 from polybus.cli.app import run
 from polybus.spark import Done, Pipeline, load, nanoseconds
@@ -41,8 +40,6 @@ TABLES = {"events": ("seq", "sub"), "quarantine": ("seq",), "exchanges": ("reque
 
 @attrs.frozen
 class Recorded:
-    """A capture, what is true of it, and what a single run makes of it."""
-
     made: Traffic
     path: Path
     out: Path
@@ -122,33 +119,6 @@ def test_running_again_changes_nothing(spark: SparkSession, recorded: Recorded, 
     assert told["added"]["frames"] == 0
     assert (told["total"], told["provisional"]) == (recorded.told["total"], recorded.told["provisional"])
     assert {path: path.read_bytes() for path in recorded.out.rglob("*.*")} == before
-
-
-def test_nothing_is_carried_of_a_recording_that_others_have_outlived(spark: SparkSession, tmp_path: Path) -> None:
-    made, two_days = traffic(400, protocols=("ubre",)), 2 * 86_400_000_000_000
-    later = made.table.set_column(0, FRAMES.field(0), pa.repeat(pa.scalar("later"), made.table.num_rows))
-    place = FRAMES.get_field_index("ts_ns")
-    later = later.set_column(place, FRAMES.field(place), pc.add(later["ts_ns"], two_days))
-    both = attrs.evolve(made, table=pa.concat_tables([made.table, later]))
-    whole = both.write(tmp_path / "whole", rows=100, segment_batches=1)
-    capture, out = tmp_path / "capture", tmp_path / "out"
-    capture.mkdir()
-    kept = []
-    for segments in (sorted(whole.iterdir())[:3], sorted(whole.iterdir())):
-        for segment in segments:
-            shutil.copy(segment, capture)
-        Pipeline(spark).run(capture, out, report=False)
-        last = Output(TableStorage(out)).last
-        assert last is not None and last.folder is not None
-        state = {row["capture_id"] for row in spark.read.parquet(f"{out}/{last.folder}").select("capture_id").collect()}
-        assert set(last.ends) == set(last.seen) == state
-        kept.append(state)
-    assert kept == [{"20231114T221320-cafe"}, {"later"}]
-    Pipeline(spark).run(whole, tmp_path / "once", report=False)
-    for table, keys in TABLES.items():
-        one, other = (load(spark, folder, table).toArrow() for folder in (out, tmp_path / "once"))
-        order = [(name, "ascending") for name in ("capture_id", *keys)]
-        assert one.sort_by(order).equals(other.sort_by(order)), table
 
 
 def test_runs_over_what_is_new_and_a_stream_give_the_tables_of_a_single_run(
@@ -301,49 +271,29 @@ def test_what_cannot_be_read_is_counted_or_with_strict_refused(spark: SparkSessi
     assert {path.name for path in tmp_path.iterdir()} == {"capture", "strict", "out"}
 
 
-@attrs.frozen
-class Thinned:
-    """A capture of which retention has removed segments between two runs, and what came of the second one."""
-
-    capture: Path
-    out: Path
-    first: Done
-    refused: str
-    done: Done
-
-
-@pytest.fixture(scope="module")
-def thinned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Thinned:
-    folder = tmp_path_factory.mktemp("thinned")
-    capture, out = folder / "capture", folder / "out"
+def test_what_retention_removes_between_two_runs_is_lost_and_another_capture_is_not_taken_for_the_first(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    capture, out = tmp_path / "capture", tmp_path / "out"
     _write_segments(capture, "c", range(2))
-    first = Pipeline(spark).run(capture, out, report=False)
+    assert Pipeline(spark).run(capture, out, report=False).total.frames == 4
     _write_segments(capture, "c", range(2, 6))
     for number in range(4):  # two of them have been read
         (capture / segment_name(number, sealed=True)).unlink()
-    with pytest.raises(CaptureError) as refused:
+    with pytest.raises(CaptureError, match="2 stretches cannot be read, the first in segment 2"):
         Pipeline(spark, strict=True).run(capture, out, report=False)
-    return Thinned(capture, out, first, str(refused.value), Pipeline(spark).run(capture, out, report=False))
-
-
-def test_what_retention_removes_between_two_runs_is_counted_as_lost(thinned: Thinned) -> None:
-    assert thinned.first.total.frames == 4
-    assert "2 stretches cannot be read, the first in segment 2" in thinned.refused
-    assert (thinned.done.added.frames, thinned.done.added.lost) == (4, 2)
-    last = Output(TableStorage(thinned.out)).last
-    assert last is not None
-    assert [loss["segment"] for loss in last.losses] == [2, 3]
-
-
-def test_another_capture_in_the_place_of_the_first_is_not_taken_for_it(spark: SparkSession, thinned: Thinned) -> None:
-    capture, out = thinned.capture, thinned.out
+    done = Pipeline(spark).run(capture, out, report=False)
+    assert (done.added.frames, done.added.lost) == (4, 2)
+    last = Output(TableStorage(out)).last
+    assert last is not None and [loss["segment"] for loss in last.losses] == [2, 3]
     shutil.rmtree(capture)
-    _write_segments(capture, "d", range(2))
-    with pytest.raises(CaptureError, match="ends with segment 1, but was read up to 5 before: it is another"):
-        Pipeline(spark).run(capture, out, report=False)
-    _write_segments(capture, "d", range(2, 7))
-    with pytest.raises(CaptureError, match="its segment 5 belongs to recording d, not c; analyse into a new folder"):
-        Pipeline(spark).run(capture, out, report=False)
+    for segments, said in (
+        (range(2), "ends with segment 1, but was read up to 5 before: it is another"),
+        (range(2, 7), "its segment 5 belongs to recording d, not c; analyse into a new folder"),
+    ):
+        _write_segments(capture, "d", segments)
+        with pytest.raises(CaptureError, match=said):
+            Pipeline(spark).run(capture, out, report=False)
 
 
 def test_a_task_that_spark_starts_again_writes_other_files(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from polybus.spark.source import ID_HEADER
 
 
 def _collecting(count: int, send: Any) -> list[polybus.Message]:
-    """The publications that arrive while something is sent."""
     with sync.Bus() as bus, bus.serve("ubre+tcp://127.0.0.1:0") as listener, bus.subscribe("rows.>") as rows:
         send(listener.url)
         return [next(rows) for _ in range(count)]
@@ -77,18 +76,16 @@ def test_a_stream_is_published_with_the_number_of_its_batch_in_the_ids(spark: Sp
 
 
 def test_what_a_publication_needs_is_said() -> None:
-    with pytest.raises(ValueError, match="no URL given"):
-        BusDataSource({}).writer(_schema("subject string, body string"), overwrite=False)
-    with pytest.raises(ValueError, match=r"use mode\('append'\)"):
-        BusDataSource({"path": "ubre+tcp://h:1"}).writer(_schema("subject string, body string"), overwrite=True)
-    for options, problem in (
-        ({"runn": "monday"}, "unknown option 'runn' for publishing; use one of path, url, idHeader, run, timeout"),
-        ({"timeout": "soon"}, "timeout='soon' must be a number of seconds above 0"),
+    for options, column, overwrite, problem in (
+        ({"path": ""}, "body", False, "no URL given"),
+        ({}, "body", True, r"use mode\('append'\)"),
+        ({"runn": "monday"}, "data", False, "unknown option 'runn' for publishing; use one of path, url, idHeader"),
+        ({"timeout": "soon"}, "data", False, "timeout='soon' must be a number of seconds above 0"),
+        ({}, "colour", False, "needs the columns subject, and body or data; given are subject, colour"),
     ):
         with pytest.raises(ValueError, match=problem):
-            BusDataSource({"path": "ubre+tcp://127.0.0.1:1", **options}).writer(_schema("subject string, data string"), False)
-    with pytest.raises(ValueError, match="needs the columns subject, and body or data; given are subject, colour"):
-        BusDataSource({"path": "ubre+tcp://127.0.0.1:1"}).writer(_schema("subject string, colour string"), overwrite=False)
+            source = BusDataSource({"path": "ubre+tcp://127.0.0.1:1", **options})
+            source.writer(_schema(f"subject string, {column} string"), overwrite)
 
 
 def _schema(text: str) -> Any:

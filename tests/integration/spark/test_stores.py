@@ -50,7 +50,6 @@ class Program:
             self.handled["typed"] += 1
 
     async def run(self) -> None:
-        """Publish orders, and stop when all are dealt with."""
         bus = self._bus
         async with bus.record(self._folder), bus:
             events = bus.events()

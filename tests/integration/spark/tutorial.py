@@ -40,8 +40,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @attrs.frozen
 class Tutorial:
-    """What the programs of the page have left, and what the command has said."""
-
     folder: Path
     ended: subprocess.CompletedProcess[str]
 

@@ -15,7 +15,6 @@ BAD = '{"fail":"ID","body":"no such tank","code":5}'
 
 
 def analyse(capture: Path | str, out: Path | str, *, report: bool = False, settle: bool = False, **options: Any) -> Done:
-    """Results of a capture, by one thread of DuckDB."""
     with DuckEngine(threads=1) as engine:
         return Pipeline(engine, **options).run(capture, out, report=report, settle=settle)
 
@@ -45,7 +44,6 @@ class Day:
         return write_segment(capture, frames.batch(*self.rows), ends=True).parent
 
     def analysed(self, folder: Path, **given: Any) -> Done:
-        """Its results, in `folder`, which holds the capture too."""
         with DuckEngine(threads=1) as engine:
             return Pipeline(engine).run(self.write(folder / "capture"), folder / "out", **given)
 

@@ -12,7 +12,6 @@ KEYS = {"events": ("seq", "sub"), "quarantine": ("seq",), "exchanges": ("request
 
 
 def same_by_delta(out: Path) -> None:
-    """Assert that its tables have just the rows of ours."""
     ours = open_tables(out)
     for table, schema in TABLES.items():
         names, order = schema.names, [(name, "ascending") for name in KEYS[table]]

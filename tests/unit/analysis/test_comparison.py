@@ -38,7 +38,6 @@ def _day(seed: int, *, broken: bool) -> Day:
 
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Results of a day before, a good one and a broken one, for all tests to compare with."""
     folder = tmp_path_factory.mktemp("earlier")
     for name in ("good", "broken"):
         _day(1, broken=name == "broken").analysed(folder / name)

@@ -54,7 +54,6 @@ def test_a_log_that_a_killed_run_has_not_written_is_written_by_the_next_one(
     kept = list[int]()
 
     def killed(output: Output, *, begin: bool) -> None:
-        """At the end of the run, when it is committed."""
         kept.append(output.runs)
         if kept[-1] > 1:
             raise KeyboardInterrupt

@@ -1,5 +1,6 @@
 """Outcomes in the tables against what the application has seen: every protocol, either end records, every kind of ending."""
 
+import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,7 +33,6 @@ class Application:
     def __init__(self) -> None:
         self.server, self.client = Bus(), Bus()
         self.ledger: Counter[tuple[str, str]] = Counter()
-        """By subject and outcome."""
         self.items: Counter[str] = Counter()
         self._begun = anyio.Semaphore(0)
         server = self.server
@@ -142,7 +142,6 @@ async def test_either_end_tells_of_every_exchange_what_the_application_has_seen(
 
 
 def _word(subject: str) -> str:
-    """The subject as the application calls it."""
     word = subject.rpartition(".")[2].rpartition("/")[2]
     return next((name for name, number in SUBJECTS.items() if f"{number:X}" == word), word)
 
@@ -204,3 +203,36 @@ def test_outcomes_in_a_recovered_copy_are_those_of_the_damaged_capture(lost: int
         analyse(path, tmp_path / f"out of {path.name}")
         found = open_tables(tmp_path / f"out of {path.name}").sql("select outcome from exchanges").fetchall()
         assert found == [(outcome,)]
+
+
+ASKED = 3
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize("protocol", ["ubre", "csb", "uprotocol"])
+async def test_greetings_of_buses_are_no_requests_of_users_whose_traces_are_known(protocol: str, tmp_path: Path) -> None:
+    subject = "//v/body/1/rpc.Get" if protocol == "uprotocol" else "user.get"
+    server = Bus()
+
+    @server.handle(subject)
+    async def get(body: Any) -> Any:
+        return body
+
+    async with server.serve(f"{protocol}+tcp://127.0.0.1:0") as listener:
+        async with connect(listener.url, record=tmp_path / "capture") as client:
+            async with client.subscribe(subject.replace("rpc.Get", "door#News")):  # which needs to know whom it is told to
+                for number in range(ASKED):
+                    answer = await client.request(subject, {"number": number}, headers={"traceparent": TRACE})
+                    assert answer == {"number": number}
+    done = analyse(tmp_path / "capture", tmp_path / "out", report=True)
+    rows = open_tables(tmp_path / "out").sql("select subject from exchanges").fetchall()
+    traced = open_tables(tmp_path / "out").sql("select distinct subject, traceparent from events where kind = 'request'")
+    assert (subject if protocol != "csb" else "user.get", TRACE) in traced.fetchall()
+    internal = [name for (name,) in rows if "_polybus." in name]
+    totals = done.metrics["totals"]
+    assert (totals["exchanges"], totals["internal"]) == (ASKED, len(internal)) == (ASKED, len(rows) - ASKED)
+    assert internal
+    told = {name: value for name, value in done.metrics.items() if name not in ("capture", "kinds", "sessions", "peers")}
+    assert "_polybus." not in json.dumps(told)
+    page = Path(done.report).read_text()  # noqa: ASYNC240  # a test waits for its file
+    assert f"The handshakes of buses ({len(internal)})" in page

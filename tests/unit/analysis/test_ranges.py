@@ -47,26 +47,6 @@ def test_the_pieces_between_two_places_are_those_batches(tmp_path: Path, monkeyp
     assert [type(piece) for piece in plan(Capture(path), ReadPosition(0, 1))] == [Range]
 
 
-@pytest.mark.parametrize("connection", [None, "cafe-2"])
-@pytest.mark.parametrize("end", [None, 700])
-@pytest.mark.parametrize("start", [None, 300])
-def test_a_window_may_be_bounded_by_time_at_both_ends_and_by_a_connection(
-    start: int | None, end: int | None, connection: str | None
-) -> None:
-    rows = traffic(1_000).table.combine_chunks().to_batches()[0]
-    times = rows.column("ts_ns").to_pylist()
-    begin, until = (None if place is None else times[place] for place in (start, end))
-    found = ReadWindow(begin, until, connection).of(rows)
-    wanted = [
-        row
-        for row in rows.to_pylist()
-        if (begin is None or begin <= row["ts_ns"])
-        and (until is None or row["ts_ns"] < until)
-        and connection in (None, row["conn_id"])
-    ]
-    assert found.to_pylist() == wanted != []
-
-
 def test_an_exchange_is_whole_if_it_was_asked_within_the_window(tmp_path: Path) -> None:
     capture = tmp_path / "capture"
     begin = frames.row(0)["ts_ns"]

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -37,19 +35,6 @@ def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
         done.append("first")
     thread.join(30)
     assert done == ["first", "second"]
-
-
-def test_whoever_died_keeps_nobody_out(tmp_path: Path) -> None:
-    died = f"""
-import os
-from polybus.analysis import results
-from polybus.analysis.storage import TableStorage
-with TableStorage({str(tmp_path / "out")!r}).alone(lambda: None):
-    os._exit(7)
-"""
-    assert subprocess.run([sys.executable, "-c", died], check=False, timeout=60).returncode == 7
-    with TableStorage(tmp_path / "out").alone(lambda: pytest.fail("somebody is there")):
-        pass
 
 
 def test_files_of_results_are_checked_without_being_read(tmp_path: Path) -> None:
@@ -88,7 +73,6 @@ def test_a_place_that_is_none_is_said_in_a_line() -> None:
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What a run has written into the log of its results."""
     folder = tmp_path_factory.mktemp("results")
     analyse(traffic(50).write(folder / "capture"), folder / "out")
     [commit] = (folder / "out" / LOG).iterdir()

@@ -55,14 +55,12 @@ def _runs(chance: random.Random, whole: int) -> list[int]:
 
 
 def _cut(rows: Sequence[dict[str, Any]], recording: str, pieces: int) -> list[tuple[int, Piece]]:
-    """Rows of a recording in pieces, with when each begins."""
     each = -(-len(rows) // pieces)
     parts = [list(rows[first : first + each]) for first in range(0, len(rows), each)]
     return [(part[0]["mono_ns"], (pa.RecordBatch.from_pylist(part, FRAMES), recording)) for part in parts]
 
 
 def _pieces(count: int, protocols: tuple[str, ...], frames: int, **given: Any) -> list[Piece]:
-    """Some traffic in so many pieces."""
     table = traffic(frames, protocols=protocols, connections=2, **given).table
     return [(batch, str(batch["capture_id"][0])) for batch in table.to_batches(max_chunksize=-(-len(table) // count))]
 

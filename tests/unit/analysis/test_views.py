@@ -47,7 +47,6 @@ class Folder:
                 self.say(place, at + took - depth, 1 if asks else 0, answer, conn)
 
     def recordings(self) -> dict[str, list[dict[str, Any]]]:
-        """The rows of each, in order."""
         for rows in self._rows.values():
             rows.sort(key=lambda row: row["mono_ns"])
         return {name: [row | {"seq": seq} for seq, row in enumerate(rows)] for name, rows in self._rows.items()}

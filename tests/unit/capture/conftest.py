@@ -15,5 +15,4 @@ def made() -> Traffic:
 
 @pytest.fixture
 def folder(made: Traffic, tmp_path: Path) -> Path:
-    """It as a capture of several segments."""
     return made.write(tmp_path / "capture", rows=100, segment_batches=7)

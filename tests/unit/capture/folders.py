@@ -34,7 +34,6 @@ def damage(path: Path, place: float = 0.5) -> None:
 
 
 def rows_in(folder: Path) -> list[dict[str, Any]]:
-    """All rows of a capture."""
     return [row for batch in Capture(folder).batches() for row in batch.rows.to_pylist()]
 
 
@@ -46,7 +45,6 @@ def events_in(folder: Path, *kinds: str) -> list[dict[str, Any]]:
 
 
 def damage_batches(folder: Path, *numbers: int) -> None:
-    """Turn a bit in each of these batches of the first segment."""
     segment, *_ = Capture(folder).segments()
     messages = list(Capture(folder).reader(segment).messages())
     for number in numbers:

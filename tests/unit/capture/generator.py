@@ -1,8 +1,6 @@
 """Traffic with known truth: requests, losses, lateness, duplicates, further attempts, orphans, junk.
 
-``traffic(1_000_000)`` returns a table of frames in the schema of a capture, of all protocols and both directions, and the
-expected results of a pipeline: every exchange with its outcome and latency, every orphan, every frame of the quarantine with
-its reason, and the number of events by kind.
+``traffic(1_000_000)`` returns a table of frames in the schema of a capture, and the expected results of a pipeline.
 """
 
 from collections import Counter
@@ -45,28 +43,21 @@ EXCHANGES = pa.schema(
 
 @frozen
 class Traffic:
-    """Frames, and what they are."""
+    """Frames, and what they are: reasons by seq, the frames of answers to nothing, and events by protocol and kind."""
 
     table: pa.Table
-    """Rows of `FRAMES`, by seq."""
     exchanges: pa.Table
-    """By request_seq."""
     quarantine: dict[int, str]
-    """The reason, by seq."""
     orphans: list[int]
-    """Numbers of the frames that hold an answer to nothing."""
     empty: int
     gaps: int
     events: dict[tuple[str, str], int] = field(factory=dict)
-    """How many, by protocol and kind."""
 
     @property
     def frames(self) -> int:
-        """All rows but those that mark a gap."""
         return int(self.table.num_rows) - self.gaps
 
     def batches(self, rows: int = 1024) -> Iterator[pa.RecordBatch]:
-        """The rows as a recorder would write them."""
         yield from self.table.to_batches(max_chunksize=rows)
 
     def write(self, folder: Path, *, rows: int = 1024, segment_batches: int = 256, sealed: bool = True) -> Path:
@@ -95,7 +86,6 @@ class _Frames:
     events: Counter[tuple[str, str]] = field(factory=Counter)
 
     def add(self, frames: list[Any], times: Any, conn: int, directions: Any, deadlines: Any = None) -> int:
-        """Add frames of a connection; the number of the first one, before they are sorted."""
         first, count = len(self.frames), len(frames)
         self.frames += frames
         self.times.append(np.asarray(times, np.int64))
@@ -105,14 +95,11 @@ class _Frames:
         return first
 
     def anywhen(self, count: int) -> Any:
-        """So many moments of the traffic."""
         return self.rng.integers(0, self.duration, count)
 
 
 @frozen(eq=False)
 class _Conn:
-    """One connection."""
-
     number: int
     id: str
     role: int
@@ -130,16 +117,12 @@ def traffic(
     capture_id: str = "20231114T221320-cafe",
     alike: bool = True,
 ) -> Traffic:
-    """About so many frames.
+    """About so many frames, the same for the same seed.
 
     Args:
-        frames: Of all protocols together, give or take a few percent.
-        seed: The same seed gives the same frames.
-        protocols: Which.
-        connections: Of each.
+        connections: Of each protocol.
         rate: Frames a second, while there is traffic.
         gaps: How many rows say that frames are missing.
-        capture_id: Of all rows.
         alike: True for frames that differ in an id and a number only, False for such as applications make.
     """
     conns = [

@@ -35,7 +35,6 @@ def end_after(last: int) -> None:
 
 
 def done(stats: RecorderStats) -> int:
-    """How many frames the writer has dealt with."""
     return stats.frames + stats.dropped
 
 

@@ -14,15 +14,12 @@ _USUAL: dict[str, Any] = {
 
 
 def row(seq: int, **given: Any) -> dict[str, Any]:
-    """One row; what is not given is usual."""
     return {**_USUAL, "seq": seq, **given}
 
 
 def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
-    """Rows as the recorder would write them."""
     return pa.RecordBatch.from_pylist(list(rows), schema=FRAMES)
 
 
 def run(first: int, count: int, **given: Any) -> pa.RecordBatch:
-    """So many rows, from a number on."""
     return batch(*(row(first + number, **given) for number in range(count)))

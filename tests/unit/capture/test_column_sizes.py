@@ -28,7 +28,6 @@ def _write(path: Path, column: Any, **options: Any) -> Path:
 
 
 def _once_for_all(path: Path) -> Path:
-    """20,000 rows that have one value of 100 kB."""
     return _write(path, pa.DictionaryArray.from_arrays(MANY, pa.array([b"x" * 100_000])), store_schema=False)
 
 

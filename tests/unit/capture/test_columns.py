@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,7 +23,7 @@ from polybus.capture.columns.writer import write_columns
 from polybus.capture.decoding import decoded
 from polybus.capture.errors import CaptureError
 from polybus.capture.rows import Gap
-from polybus.capture.schema import EVENTS, QUARANTINE
+from polybus.capture.schema import EVENTS, QUARANTINE, QUARANTINE_REASONS
 from polybus.capture.store.folders import Folder
 from polybus.capture.store.segments import segment_name
 from tests.vectors import up_vectors as vectors
@@ -32,13 +31,13 @@ from tests.vectors import up_vectors as vectors
 from .folders import open_segment, write_segment
 from .generator import PROTOCOLS, Traffic
 from .rows import batch, row, run
+from .test_decoding import UP_FAILED
 from .wires import options_text, variant
 
 _SCHEMAS = {"events": EVENTS, "quarantine": QUARANTINE}
 
 
 def _by_columns(folder: Path, table: str) -> pa.Table:
-    """A table as the columns have it; of segments without there is nothing."""
     capture = Capture(folder)
     found = [SegmentColumns.of(capture, segment) for segment in capture.segments()]
     parts = [rows for columns in found if columns is not None for rows in columns.read(table, columns.groups)]
@@ -70,7 +69,6 @@ def _same_as_decoded(folder: Path) -> None:
 
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups of some hundred rows."""
     monkeypatch.setattr(writer, "_ROWS_OF_GROUP", 300)
 
 
@@ -143,6 +141,9 @@ def test_any_bytes_under_any_name_are_the_same_events_from_columns(
     write_segment(folder, batch(*rows[:5]), *([batch(*rows[5:])] if rows[5:] else []))
     assert write_columns(folder).segments == 1
     _same_as_decoded(folder)
+    for made in decoded(one.rows for one in Capture(folder).batches()):
+        assert made.frames == len(set(made.events["seq"].to_pylist())) + made.quarantine.num_rows + made.empty
+        assert set(made.quarantine["reason"].to_pylist()) <= set(QUARANTINE_REASONS)
 
 
 def test_a_capture_without_rows_has_columns_without_rows(tmp_path: Path) -> None:
@@ -151,20 +152,6 @@ def test_a_capture_without_rows_has_columns_without_rows(tmp_path: Path) -> None
     assert [(group.first, group.after, group.ended) for group in _there(tmp_path).groups] == [(0, 1, "c")]
     _same_as_decoded(tmp_path)
     assert pq.read_table(tmp_path / "events" / "segment-00000000.parquet").num_rows == 0
-
-
-def test_readers_of_parquet_find_the_same_events(folder: Path) -> None:
-    write_columns(folder)
-    events = _by_decoding(folder, "events")
-    assert pq.read_table(folder / "events").combine_chunks().sort_by("seq").equals(events.sort_by("seq"))
-    query = f"select kind, count(*) n, max(mono_ns) latest from '{folder}/events/*.parquet' group by kind order by kind"
-    wanted = events.group_by("kind").aggregate([("kind", "count"), ("mono_ns", "max")]).sort_by("kind").to_pylist()
-    relation = duckdb.sql(query)
-    assert relation is not None
-    assert relation.fetchall() == [(row["kind"], row["kind_count"], row["mono_ns_max"]) for row in wanted]
-
-
-# -- when ------------------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_decoded_is_not_decoded_again(folder: Path) -> None:
@@ -260,9 +247,6 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, call: str, monkeypatc
     assert write_columns(tmp_path).segments == 1
 
 
-# -- retention -------------------------------------------------------------------------------------------------------------
-
-
 def test_retention_removes_columns_with_their_segment_and_counts_their_bytes(folder: Path) -> None:
     segments = sum(segment.size for segment in Capture(folder).segments())
     count = len(Capture(folder).segments())
@@ -297,8 +281,6 @@ def test_columns_of_a_segment_that_goes_meanwhile_go_too(tmp_path: Path, monkeyp
     assert list(tmp_path.glob("*/*")) == []
 
 
-# -- versions --------------------------------------------------------------------------------------------------------------
-
 _DIGESTS = {
     "csb": ("4", "a135a29ebc06a649"),
     "jrep": ("4", "62a213aa2eaa8682"),
@@ -312,18 +294,11 @@ _NATS = (
     *(b"PUB a.b r 5\r\nhello\r\n", b"HMSG a 2 20 25\r\nNATS/1.0\r\nA: b1\r\n\r\nhello\r\n", b"SUB a q 3\r\n"),
     *(b"PING\r\n", b"-ERR 'x'\r\n", b"nonsense"),
 )
-_UP = (
-    *(vectors.PUBLICATION, vectors.REQUEST, vectors.REQUEST[:40], vectors.PUBLICATION[2:]),
-    bytes.fromhex(
-        "0a530a120902707b68e5cf8b01111a1a10101010108010031a100a076465766963653210cd011804200b220f0a0764657669"
-        "63653110ab87101803280540054a120901707b68e5cf8b01111a1a10101010108060021206080512026e6f"
-    ),
-)
+_UP = (vectors.PUBLICATION, vectors.REQUEST, vectors.REQUEST[:40], vectors.PUBLICATION[2:], UP_FAILED)
 _BY_HAND = {"nats": _NATS, "up": _UP}
 
 
 def _spoken(protocol: str) -> Iterator[dict[str, Any]]:
-    """Frames of all kinds, which do not depend on the version of anything else."""
     if protocol in _BY_HAND:
         yield from ({"frame": frame, "options": options} for frame in _BY_HAND[protocol] for options in ("", "{}"))
         return

@@ -1,17 +1,17 @@
 """Frames to events and quarantine."""
 
 import gc
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from polybus.capture.decoding import BYTES_AT_ONCE, ROWS_AT_ONCE, Decoded, decode, decoded, frame_columns, joined
-from polybus.capture.schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, QUARANTINE, QUARANTINE_REASONS
+from polybus.capture.schema import EVENTS, FLAG_GAP_BEFORE, FLAG_REDACTED, FLAG_TRUNCATED, QUARANTINE
+from tests.vectors import up_vectors as vectors
 
-from .generator import PROTOCOLS, traffic
+from .generator import PROTOCOLS, Traffic, traffic
 from .rows import batch, row, run
 
 UBRE_BINARY = '{"format": "binary"}'
@@ -25,6 +25,11 @@ def _accounted(found: Decoded) -> bool:
 CSB_ASKS = bytes.fromhex("1200000700010001") + b'{"a":1}'
 UUID = "01890f5e-7b2c-8000-b18d-3c2ad1f2f4f5"
 ASKER, GET = "//v/cabin/1/rpc.response", "//v/body/1/rpc.Get"
+UP_ID, UP_ASKER = "018bcfe5-687b-7001-8010-101010101a1a", "//device1/403AB/3/0"
+UP_FAILED = bytes.fromhex(
+    "0a530a120902707b68e5cf8b01111a1a10101010108010031a100a076465766963653210cd011804200b220f0a0764657669"
+    "63653110ab87101803280540054a120901707b68e5cf8b01111a1a10101010108060021206080512026e6f"
+)
 
 
 @pytest.mark.parametrize(
@@ -54,16 +59,30 @@ ASKER, GET = "//v/cabin/1/rpc.response", "//v/body/1/rpc.Get"
         ),
         (
             "uprotocol",
-            b'{"specversion":"1.0","id":"%b","source":"%b","sink":"%b","type":"req.v1","priority":"CS4","ttl":1000}'
-            % (UUID.encode(), ASKER.encode(), GET.encode()),
+            b'{"specversion":"1.0","id":"%b","source":"%b","sink":"%b","type":"req.v1","priority":"CS4","ttl":%d}'
+            % (UUID.encode(), ASKER.encode(), GET.encode(), 2**32 - 1),
             {},
             {
                 **{"id": UUID, "correlation_id": UUID, "source": ASKER, "subject": GET, "reply_to": ASKER},
-                **{"priority": "CS4", "ttl_ms": 1000},
+                **{"priority": "CS4", "ttl_ms": 2**32 - 1},
+            },
+        ),
+        (
+            *("up", vectors.REQUEST, {}),
+            {
+                **{"id": UP_ID, "correlation_id": UP_ID, "source": UP_ASKER, "subject": "//device2/CD/4/B"},
+                **{"reply_to": UP_ASKER, "priority": "CS4", "ttl_ms": 2000, "data": b'{"p":50}'},
+            },
+        ),
+        (
+            *("up", UP_FAILED, {}),
+            {
+                **{"kind": "response", "correlation_id": UP_ID, "code": 5, "ttl_ms": None},
+                **{"subject": "//device2/CD/4/B", "source": "//device2/CD/4/B"},
             },
         ),
     ],
-    ids=["request", "failure", "any form", "numbered action", "named action", "response to a client of a broker", "uprotocol"],
+    ids=["request", "failure", "any form", "numbered", "named", "to a client of a broker", "uprotocol", "up", "failure of up"],
 )
 def test_a_frame_is_an_event_with_these_columns(
     protocol: str, frame: bytes, given: dict[str, Any], columns: dict[str, Any]
@@ -86,15 +105,6 @@ def test_an_empty_payload_is_counted_as_such() -> None:
     assert (found.empty, found.frames, found.events.num_rows, found.quarantine.num_rows) == (2, 2, 0, 0)
 
 
-@pytest.mark.parametrize("ttl", [2**31, 2**32 - 1])
-def test_a_ttl_of_32_bits_is_a_column_and_a_time(ttl: int) -> None:
-    frame = b'{"specversion":"1.0","id":"%b","source":"//v/body/1/door#Door","type":"pub.v1","ttl":%d}' % (UUID.encode(), ttl)
-    for number in (1, 100):  # read one by one, and together
-        events = decode(batch(*(row(n, protocol="uprotocol", frame=frame) for n in range(number)))).events.to_pylist()
-        assert {event["ttl_ms"] for event in events} == {ttl}
-        assert {(event["expires_at"] - event["time"]).total_seconds() for event in events} == {ttl / 1000}
-
-
 @pytest.mark.parametrize(
     ("protocol", "options", "frame", "reason"),
     [
@@ -109,7 +119,6 @@ def test_a_ttl_of_32_bits_is_a_column_and_a_time(ttl: int) -> None:
     ],
 )
 def test_what_cannot_be_read_says_why(protocol: str, options: str, frame: bytes, reason: str) -> None:
-    """Beside the junk of each wire, which traffic has."""
     found = decode(batch(row(7, protocol=protocol, frame=frame, options=options)))
     assert found.events.num_rows == 0
     (refused,) = found.quarantine.to_pylist()
@@ -137,30 +146,6 @@ def test_a_gap_is_no_frame_and_the_end_of_a_connection_is_an_event() -> None:
     assert _accounted(found)
 
 
-_PROTOCOLS = st.sampled_from(["ubre", "csb", "jrep", "uprotocol", "x"])
-_OPTIONS = st.sampled_from(["{}", UBRE_BINARY, None, "[", '{"side": "broker-server"}'])
-_FRAMES = st.one_of(
-    st.binary(max_size=40),
-    st.sampled_from([b'{"publish":"a"}', b"[]", b'[{"ToSubject":"s"}]', bytes.fromhex("1200000700010001"), b"P\0\1\0\0\0\1a1"]),
-)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(_PROTOCOLS, _OPTIONS, _FRAMES), max_size=8))
-def test_any_bytes_are_events_or_quarantine_or_empty(frames: list[tuple[str, str | None, bytes]]) -> None:
-    rows = [row(seq, protocol=p, options=options, frame=frame) for seq, (p, options, frame) in enumerate(frames)]
-    found = decode(batch(*rows))
-    assert found.events.schema.equals(EVENTS)
-    assert found.quarantine.schema.equals(QUARANTINE)
-    found.events.validate(full=True)
-    assert set(found.quarantine.column("reason").to_pylist()) <= set(QUARANTINE_REASONS)
-    assert found.frames == len(frames)
-    assert _accounted(found)
-
-
-# -- columns ----------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_columns_that_are_wanted_are_made_of_no_others_than_those_that_are_named(protocol: str) -> None:
     rows = traffic(400, protocols=(protocol,)).table.combine_chunks().to_batches()[0]
@@ -175,22 +160,6 @@ def test_columns_that_are_wanted_are_made_of_no_others_than_those_that_are_named
         assert some.quarantine.schema.equals(QUARANTINE)
     with pytest.raises(KeyError):
         decode(rows, columns=["colour"])
-
-
-def test_gaps_and_other_protocols_in_between_change_nothing() -> None:
-    rows = []
-    for seq in range(60):
-        if seq % 7 == 0:
-            rows.append(row(seq, protocol="csb", frame=None, flags=FLAG_GAP_BEFORE))
-        elif seq % 3 == 0:
-            rows.append(row(seq, protocol="jrep", frame=b'[{"ToSubject":"a","Value":1},{"ToSubject":"b","Value":2}]'))
-        else:
-            rows.append(row(seq, protocol="csb", frame=CSB_ASKS, deadlines_ns=[seq]))
-    whole = decode(batch(*rows)).events.to_pylist()
-    assert decode(batch(*rows).slice(13, 40)).events.to_pylist() == [event for event in whole if 13 <= event["seq"] < 53]
-
-
-# -- how much at once ----------------------------------------------------------------------------------------------------
 
 
 def test_batches_are_joined_up_to_a_number_of_rows_and_lose_none() -> None:
@@ -216,3 +185,35 @@ def test_python_collects_its_garbage_again_afterwards() -> None:
     with pytest.raises(KeyError):
         list(decoded([run(0, 1).drop_columns(["flags"])]))
     assert gc.isenabled()
+
+
+def _decoded(made: Traffic) -> tuple[pa.Table, pa.Table, int]:
+    parts = [decode(batch) for batch in made.batches(5000)]
+    events = pa.Table.from_batches([part.events for part in parts])
+    quarantine = pa.Table.from_batches([part.quarantine for part in parts])
+    return events, quarantine, sum(part.empty for part in parts)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_the_decoder_finds_what_the_generator_has_made(alike: bool) -> None:
+    made = traffic(8_000, gaps=3, alike=alike)
+    events, quarantine, empty = _decoded(made)
+    assert dict(zip(quarantine["seq"].to_pylist(), quarantine["reason"].to_pylist(), strict=True)) == made.quarantine
+    kinds = Counter(zip(events["protocol"].to_pylist(), events["kind"].to_pylist(), strict=True))
+    assert dict(kinds) == made.events
+    assert empty == made.empty > 0
+    good = len(set(events["seq"].to_pylist()))
+    assert made.frames == good + quarantine.num_rows + empty
+
+    by_seq = {event["seq"]: event for event in events.to_pylist()}
+    for truth in made.exchanges.to_pylist():
+        request = by_seq[truth["request_seq"]]
+        shared = ("protocol", "conn_id", "client", "direction", "subject", "correlation_id")
+        assert {name: request[name] for name in shared} == {name: truth[name] for name in shared}
+        if truth["response_seq"] is not None:
+            response = by_seq[truth["response_seq"]]
+            assert (response["kind"], response["correlation_id"]) == ("response", truth["correlation_id"])
+            if truth["outcome"] != "timeout":  # else it says only that the deadline has passed
+                assert response["mono_ns"] - request["mono_ns"] == truth["latency_ns"]
+                assert response["code"] == truth["code"]
+            assert response["direction"] == 1 - request["direction"]

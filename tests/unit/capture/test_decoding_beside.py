@@ -35,7 +35,6 @@ END = RowHeader(0, "c-1", "peer", "ubre", "tcp", (), "{}")
 
 @contextmanager
 def _recording(folder: Path, *, seconds: float = 0.05, decode: bool = True) -> Iterator[CaptureRecorder]:
-    """A recorder that seals what it has after a moment."""
     recorder = CaptureRecorder(evolve(make_recorder(folder, decode=decode)._settings, segment_seconds=seconds))
     recorder.open()
     try:
@@ -45,7 +44,6 @@ def _recording(folder: Path, *, seconds: float = 0.05, decode: bool = True) -> I
 
 
 def _decoded(folder: Path) -> set[int]:
-    """The segments that have columns."""
     try:
         capture = Capture(folder)
     except ValueError:
@@ -63,13 +61,11 @@ def _events(folder: Path) -> tuple[pa.Table, pa.Table]:
 
 
 def _segments(folder: Path, count: int = 1) -> None:
-    """Segments of ten rows."""
     for number in range(count):
         write_segment(folder, run(10 * number, 10), number=number)
 
 
 def _begun(folder: Path) -> DecodingProcess:
-    """A process that has been asked to decode, and has had its turn."""
     process = DecodingProcess(str(folder))
     process.ask()
     process.turn()
@@ -185,9 +181,6 @@ def test_a_decoder_ends_with_its_recorder_also_while_it_waits_for_a_disk(
         recorder.communicate(timeout=30)
 
 
-# -- several that decode -----------------------------------------------------------------------------------------------------
-
-
 def test_a_segment_that_another_process_decodes_is_left_to_it(tmp_path: Path) -> None:
     _segments(tmp_path, 2)
     with (tmp_path / segment_name(1, sealed=True)).open("r+b") as file:
@@ -220,7 +213,7 @@ def test_a_damaged_segment_is_not_decoded_in_vain(tmp_path: Path, monkeypatch: p
 
 def test_where_files_cannot_be_claimed_everybody_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _segments(tmp_path)
-    monkeypatch.setattr(columns_writer, "lock", lambda file: None)
+    monkeypatch.setattr("polybus.capture.store.segments.lock", lambda file: None)
     assert write_columns(tmp_path).segments == 1
     shutil.rmtree(tmp_path / "events")
     path = tmp_path / segment_name(0, sealed=True)

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from polybus.analysis import DuckEngine, Pipeline
 from polybus.capture import Capture, CaptureError
 from polybus.capture.schema import FRAMES
 from polybus.capture.store import segments
@@ -83,19 +82,6 @@ def test_a_schema_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     write_segment(tmp_path, run(0, 3), ends=True)
     with pytest.raises(CaptureError, match="its schema cannot be read"):
         list(Capture(tmp_path).batches())
-
-
-def test_a_last_segment_that_is_destroyed_is_counted_as_lost(tmp_path: Path) -> None:
-    capture = tmp_path / "capture"
-    write_segment(capture, run(0, 50), ends=True)
-    last = write_segment(capture, run(50, 50), number=1, ends=True)
-    last.write_bytes(random.Random(7).randbytes(last.stat().st_size))
-    with DuckEngine() as engine:
-        done = Pipeline(engine).run(capture, tmp_path / "out", report=False)
-        assert (done.total.frames, done.total.lost) == (50, 1)
-        write_segment(capture, run(100, 50), number=2, ends=True)
-        done = Pipeline(engine).run(capture, tmp_path / "out", report=False)
-        assert (done.total.frames, done.total.lost) == (100, 1)
 
 
 def _nested(levels: int) -> bytes:

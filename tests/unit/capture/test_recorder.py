@@ -49,7 +49,6 @@ WAKE_ROWS, MOST_ROWS = CaptureRecorder.enough, MOST // FIELDS
 
 
 def _python(script: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
-    """A program, run to its end."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
@@ -70,9 +69,6 @@ def _server(protocol: str) -> Bus:
         return {"got": body}
 
     return bus
-
-
-# -- what is recorded ----------------------------------------------------------------------------------------------------
 
 
 def _threads() -> list[threading.Thread]:
@@ -211,9 +207,6 @@ def test_the_blocking_twin_records_too(tmp_path: Path) -> None:
         assert [event["kind"] for event in events_in(tmp_path / name, "request", "response")] == ["request", "response"]
 
 
-# -- what must not be there ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "gone"),
     [({}, {b"hunter2"}), ({"redact": None}, set()), ({"bodies": False}, {b"hunter2", b"personal"})],
@@ -240,9 +233,6 @@ async def test_only_the_owner_may_look(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
 
 
-# -- limits --------------------------------------------------------------------------------------------------------------
-
-
 END = RowHeader(DIRECTION_OUT, "c-1", "peer", "ubre", "tcp", (), "{}")
 
 
@@ -262,18 +252,15 @@ def _frame(number: int) -> bytes:
 
 
 def _numbers(rows: list[dict[str, Any]]) -> list[int | str]:
-    """The numbers in frames, and the gaps, in order."""
     return ["gap" if row["frame"] is None else int(json.loads(row["frame"])["body"]) for row in rows]
 
 
 def _take(recorder: CaptureRecorder, *numbers: int) -> None:
-    """Frames with these numbers."""
     for number in numbers:
         recorder.take((END, number, _frame(number), None))
 
 
 def _take_and_wait(recorder: CaptureRecorder, *numbers: int) -> None:
-    """The same, until they are written."""
     frames = recorder.stats().frames + len(numbers)
     _take(recorder, *numbers)
     until(lambda: recorder.stats().frames == frames)
@@ -503,8 +490,6 @@ def test_two_recorders_may_share_a_folder(tmp_path: Path) -> None:
     assert len({row["capture_id"] for row in rows}) == 2
 
 
-# -- ends that nobody wanted ---------------------------------------------------------------------------------------------
-
 KILLS = int(os.environ.get("POLYBUS_KILLS", "1"))
 
 
@@ -699,9 +684,6 @@ def test_a_limit_of_file_sizes_costs_nothing_but_more_segments(
     rows, capture = rows_in(tmp_path), Capture(tmp_path)
     assert [(row["seq"], number) for row, number in zip(rows, _numbers(rows), strict=True)] == [(0, 0), (1, 1), (2, 2)]
     assert (len(capture.segments()), info(capture).ended, caplog.text) == (4, [recorder.capture_id], "")
-
-
-# -- misuse --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from polybus.capture.decoding import decode
 from polybus.capture.protocols import headers_only, nats
+from polybus.capture.protocols.up import blank
 from polybus.capture.record import redact_bytes, redact_search
-from polybus.capture.record.redact_bytes import _NAME, _Protobuf
+from polybus.capture.record.redact_bytes import _NAME, _Frame, _Protobuf
 from polybus.capture.record.redact_search import OF_NAMES, OF_VALUES, places, suspicious
 from polybus.capture.record.redaction import Redaction, redact_default
 from polybus.capture.rows import RowHeader
@@ -28,6 +29,7 @@ from polybus.capture.schema import DIRECTION_OUT, FLAG_REDACTED, FLAG_TRUNCATED
 from polybus.message import Kind, Message
 from polybus.plugins.registry import find_protocol
 from polybus.secrets import ENDINGS, OF_QUERIES, SHORT, WORDS
+from tests.vectors import up_vectors as vectors
 
 from .rows import batch, row
 
@@ -105,7 +107,7 @@ def test_headers_named_like_secrets_are_blanked(protocol: str, options: dict[str
     ],
 )
 def test_disguises_do_not_help(frame: bytes) -> None:
-    frames, flags, count = _applied("ubre", [frame])
+    frames, flags, count = applied("ubre", [frame])
     assert _hidden(frames[0])
     assert len(frames[0]) == len(frame)
     assert (flags, count) == ([FLAG_REDACTED], 1)
@@ -113,8 +115,7 @@ def test_disguises_do_not_help(frame: bytes) -> None:
         json.loads(frames[0])
 
 
-def _applied(protocol: str, frames: list[Any], redact: Any = "default", **given: Any) -> tuple[list[Any], list[int], int]:
-    """Frames, flags and how many were blanked."""
+def applied(protocol: str, frames: list[Any], redact: Any = "default", **given: Any) -> tuple[list[Any], list[int], int]:
     end, numbers = RowHeader(DIRECTION_OUT, protocol=protocol), np.zeros(len(frames), np.int32)
     found, flags, count = Redaction(redact, bodies=True, **given).apply([end], numbers, pa.array(frames, pa.binary()))
     found.validate(full=True)
@@ -140,7 +141,7 @@ HIDDEN = base64.b64encode(b'{"password":"hunter2"}').decode()
 def test_the_base64_of_an_event_hides_nothing_however_it_is_written(event: str) -> None:
     other = b'{"id":"0","data_base64":"AAAA"}'
     given = [other, event.encode(), None, other]
-    frames, flags, count = _applied("uprotocol", given)
+    frames, flags, count = applied("uprotocol", given)
     assert HIDDEN.encode() not in frames[1]
     assert b"hunter2" not in b"".join(base64.b64decode(part) for part in re.findall(rb'"([A-Za-z0-9+/=]{20,})"', frames[1]))
     assert (frames[0], frames[2:]) == (other, [None, other])
@@ -157,7 +158,7 @@ def test_the_base64_of_an_event_hides_nothing_however_it_is_written(event: str) 
 @pytest.mark.parametrize("front", [b"", b"\0\0\0\7"])
 def test_payload_encodings_of_csb_hide_nothing(encoding: int, payload: bytes, front: bytes) -> None:
     frame = front + bytes((0x10 | encoding, 0, 0, 7, 0, 1, 0, 1)) + payload
-    frames, _, _ = _applied("csb", [frame])
+    frames, _, _ = applied("csb", [frame])
     assert _hidden(frames[0])
     options = '{"side": "broker-server"}' if front else "{}"
     assert decode(batch(row(0, protocol="csb", frame=frames[0], options=options))).quarantine.num_rows == 0
@@ -216,7 +217,7 @@ def test_a_function_of_the_application_decides_and_its_mistakes_leave_nothing(ca
 
     no_bytes: dict[bytes, Any] = {b"none": None, b"text": "text", b"number": 7}
     given = [b"hello joe", *no_bytes, b"bad", b"worse", None, b"fine"]
-    frames, flags, count = _applied("ubre", given, redact)
+    frames, flags, count = applied("ubre", given, redact)
     assert frames == [b"hello ***", b"", b"", b"", b"", b"", None, b"fine"]
     assert (flags, count) == ([*[FLAG_REDACTED] * 6, 0, 0], 6)
     assert caplog.text.count("redaction has failed") == 1
@@ -236,7 +237,7 @@ _LONG = b'{"publish":"a","body":"%s"}' % base64.b64encode(b'{"password":"hunter2
     ids=["no secret", "a secret that begins before the cut", "base64"],
 )
 def test_a_frame_that_is_too_long_is_cut_and_says_so(given: list[Any], longest: int, redact: Any, flags: list[int]) -> None:
-    frames, found, count = _applied("ubre", given, redact, longest=longest)
+    frames, found, count = applied("ubre", given, redact, longest=longest)
     assert [frame and len(frame) for frame in frames] == [frame and min(len(frame), longest) for frame in given]
     assert (found, count) == (flags, int(redact is not None))
     assert _hidden(frames[0])
@@ -328,7 +329,7 @@ def test_all_names_texts_and_pairs_are_blanked_and_what_is_beside_them_stays(
     assert not _hidden(frame)
     clean = redact_default(protocol, frame)
     assert len(clean) == len(frame)
-    assert _applied(protocol, [frame])[0] == [clean]  # a recorder looks at suspicious frames alone
+    assert applied(protocol, [frame])[0] == [clean]  # a recorder looks at suspicious frames alone
     found = _read(protocol, options, clean).body
     assert [name for name, value in found.items() if PLAIN in repr(value)] == []
     assert _hidden(clean)
@@ -446,8 +447,6 @@ def test_what_a_frame_costs_does_not_grow_with_it(kind: str, monkeypatch: pytest
 
 
 class Counting(bytearray):
-    """Bytes that count how often some of them are looked at one by one."""
-
     looks = 0
 
     def __getitem__(self, place: Any) -> Any:
@@ -460,7 +459,7 @@ PIECES = (b"\n", b"\x1a", b"\x05", b"\x08", b"\x7f", b"\xff", b"token", b"passwo
 
 def test_a_frame_of_which_a_part_is_looked_at_is_cut_there_and_its_exchange_keeps_its_id() -> None:
     frame = json.dumps({"publish": "a", "body": [{"password": "hunter2"}] * 10_000}).encode()
-    (kept,), flags, _ = _applied("ubre", [frame])
+    (kept,), flags, _ = applied("ubre", [frame])
     assert len(kept) < len(frame) and _hidden(kept)
     assert flags == [FLAG_REDACTED | FLAG_TRUNCATED]
     (event,) = decode(batch(row(0, frame=kept, protocol="ubre", flags=flags[0]))).events.to_pylist()
@@ -487,11 +486,31 @@ def test_each_text_of_protobuf_with_a_name_in_it_is_found(frame: bytes) -> None:
         for begin in range(name.start(), 1, -1):
             if frame[begin - 2] in b"\n\x1a" and frame[begin - 1] < 128 and begin + frame[begin - 1] >= name.end() - 1:
                 naive.add((frame[begin - 2], begin, begin + frame[begin - 1]))
-    assert set(_Protobuf(bytearray(frame)).names([(0, len(frame))])) == naive
+    assert set(_Protobuf(_Frame(frame)).names([(0, len(frame))])) == naive
 
 
 def test_a_frame_of_nothing_but_names_costs_a_few_looks_each() -> None:
     """Whoever does not want to be recorded would send such frames first."""
-    frame = Counting(b"\n\x05token\x12" * 1000)
-    assert len(list(_Protobuf(frame).names([(0, len(frame))]))) == 1000
-    assert frame.looks <= 2000
+    frame = _Frame(b"")
+    frame.data = data = Counting(b"\n\x05token\x12" * 1000)
+    assert len(list(_Protobuf(frame).names([(0, len(data))]))) == 1000
+    assert data.looks <= 2000
+
+
+WITH_TOKEN = vectors.REQUEST.replace(b"\x52\x01t", b"\x52\x07hunter2").replace(b"\x0a\x43", b"\x0a\x49")
+
+
+def test_the_token_of_a_umessage_is_blanked_and_all_else_stays() -> None:
+    clean = WITH_TOKEN.replace(b"hunter2", b"*******")
+    assert applied("up", [WITH_TOKEN, vectors.PUBLICATION])[0] == [clean, vectors.PUBLICATION]
+
+
+def test_the_token_of_a_umessage_is_found_wherever_it_stands_and_without_its_end() -> None:
+    attributes, rest = WITH_TOKEN[2 : 2 + 0x49], WITH_TOKEN[2 + 0x49 :]
+    behind = rest + b"\x0a" + bytes((len(attributes),)) + attributes
+    long_tag = b"\x12\x01x\x0a\x0c" + b"\xd2\x00\x07hunter2" + b"\x28\x05"
+    twice = b"\x0a\x09\x52\x07hunter2" * 2
+    for frame in (behind, long_tag, twice, WITH_TOKEN[: WITH_TOKEN.index(b"er2")]):
+        clean = blank(frame)
+        assert b"hunt" not in clean
+        assert len(clean) == len(frame)

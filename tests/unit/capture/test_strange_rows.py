@@ -31,7 +31,6 @@ FLAGS = (0, FLAG_GAP_BEFORE, None)
 
 
 def strange_rows() -> list[dict[str, Any]]:
-    """Rows that say something else than usual ones, as what differs."""
     product = itertools.product
     said = [*product(OPTIONS, PROTOCOLS, FRAMES[:1], (0,)), *product(OPTIONS, PROTOCOLS[:1], FRAMES, FLAGS)]
     said += product(OPTIONS[:1], PROTOCOLS, FRAMES, FLAGS)

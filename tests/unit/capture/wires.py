@@ -49,7 +49,6 @@ class Variant:
     error_code: int = 5
     client: str = ""
     empty: bytes | None = None
-    """A frame that says nothing, where there is one."""
     request: Callable[[int, int, int, int], bytes]
     """``request(number, id, subject, ttl)``"""
     response: Callable[[int, int, int], bytes]
@@ -57,7 +56,6 @@ class Variant:
     error: Callable[[int, int], bytes]
     publish: Callable[[int, int], bytes]
     key: Callable[[int, int], str]
-    """The correlation id."""
 
     BY_PROTOCOL: ClassVar[tuple[str, ...]] = ("ubre", "csb", "jrep", "uprotocol", "up")
 
@@ -88,7 +86,6 @@ class Contents:
         return b'{"n":%d,"ok":true}' % number if self.alike else b'{"n":%d,%b' % (number, _ends()[number * 7919 % _BODIES])
 
     def value(self, number: int) -> dict[str, Any]:
-        """The same, which is still to be encoded."""
         return {"n": 1} if self.alike else {"n": number, **_bodies()[number * 7919 % _BODIES]}
 
     def id(self, id: int) -> str:
@@ -376,7 +373,6 @@ def _up(say: Contents, conn: int) -> Variant:
 
 
 def variant(protocol: str, conn: int, *, alike: bool = True) -> Variant:
-    """How connection number `conn` of a protocol speaks."""
     say = Contents(alike)
     if protocol == "ubre":
         return (_ubre_json, _ubre_binary)[conn % 2](say)
@@ -388,5 +384,4 @@ def variant(protocol: str, conn: int, *, alike: bool = True) -> Variant:
 
 
 def options_text(variant: Variant) -> str:
-    """As the recorder writes them."""
     return json.dumps(variant.options, separators=(",", ":"))

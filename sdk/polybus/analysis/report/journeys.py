@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -52,9 +53,7 @@ BY_TIME: Final = "nothing else at that time"
 class Hop:
     row: Row
     known_by: str
-    """The reason for the match: `BY_ID`, `BY_TRACE`, `BY_NAME`, `BY_BODY`, `BY_SUBJECT` or `BY_TIME`. Empty for the first
-    exchange.
-    """
+    """Reason for the match, such as `BY_ID`. Empty for the first exchange."""
     sure: bool = True
     """False if this exchange or an exchange before it is uncertain."""
 
@@ -62,8 +61,7 @@ class Hop:
 def follow(root: Row, near: Sequence[Row], *, all_near: bool) -> list[Hop]:
     """Return the hops of an exchange, ordered by time.
 
-    Rows have the columns of `views.told_apart`, and the ``digest`` (of the body) and ``traceparent`` of their request. If
-    `all_near` is set, `near` contains all exchanges of that time, so that a single candidate is known to be the only one.
+    Set `all_near` if `near` contains all exchanges of that time, so that a single candidate is known to be the only one.
     """
     found, left, led = [Hop(root, "")], [row for row in near if _key(row) != _key(root)], set[tuple[int, Any]]()
     for sure in (True, False):  # certain hops first
@@ -104,16 +102,12 @@ def _other_end(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
 
 
 def _onward(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
-    if row["direction"] != 1:
-        return None
-    within = [other for other in near if other["direction"] == 0 and _encloses(row, other)]
+    within = [other for other in near if (row["direction"], other["direction"]) == (1, 0) and _encloses(row, other)]
     return _surest(row, within, all_near)
 
 
 def _origin(row: Row, near: Iterable[Row], all_near: bool) -> Hop | None:
-    if row["direction"] != 0:
-        return None
-    around = [other for other in near if other["direction"] == 1 and _encloses(other, row)]
+    around = [other for other in near if (row["direction"], other["direction"]) == (0, 1) and _encloses(other, row)]
     return _surest(row, around, all_near)
 
 
@@ -144,6 +138,9 @@ def _surest(row: Row, others: list[Row], all_near: bool) -> Hop | None:
     return Hop(ours[0], BY_TIME) if all_near and len(ours) == 1 else None
 
 
+_body: Final = itemgetter("digest")
+
+
 def _apart(one: Row, other: Row) -> int:
     return abs(int(one["at_ns"]) - int(other["at_ns"]))
 
@@ -152,11 +149,6 @@ def _trace(row: Row) -> str | None:
     """Return the trace id. Each request in a trace has its own span."""
     found = re.fullmatch(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-.*", row["traceparent"] or "")
     return found and found[1]
-
-
-def _body(row: Row) -> str | None:
-    digest: str | None = row["digest"]
-    return digest
 
 
 def _name(row: Row) -> str | None:
@@ -170,7 +162,7 @@ def _name_and_body(row: Row) -> tuple[str, str] | None:
     return None if name is None or body is None else (name, body)
 
 
-Rows = list[dict[str, Any]]
+Rows = list[Row]
 
 SHOWN: Final = 4
 _NEAR: Final = 60
@@ -261,14 +253,8 @@ _CARRIED: Final = pa.schema(
 )
 
 
-_CHOICE: Final = pa.schema(
-    [
-        *(("place", pa.int64()), ("why", pa.string())),
-        *map(EXCHANGES.field, ("outcome", "latency_ns", "request_time_ns", *TIES.split(", "))),
-    ]
-)
-
-
+_CHOSEN_NAMES: Final = ("outcome", "latency_ns", "request_time_ns", *TIES.split(", "))
+_CHOICE: Final = pa.schema([("place", pa.int64()), ("why", pa.string()), *map(EXCHANGES.field, _CHOSEN_NAMES)])
 _FOLLOWED: Final = 6
 _BODY: Final = 300
 _LAST: Final = f"""
@@ -287,9 +273,7 @@ _BEFORE_NS: Final = 30_000_000_000
 
 
 def follow_connections(engine: Engine, output: Output, sums: Sums, sessions: Rows) -> Rows:
-    """Return the last messages of some connections, in the order in which the connections were lost, with the recorded
-    beginning of each body.
-    """
+    """Return some connections with their last messages, in the order in which the connections were lost."""
     some = [{name: row[name] for name in (*_LINK.names, *_ENDED)} for row in sessions[:_FOLLOWED] if row["last_ns"] is not None]
     known = {tuple(row[name] for name in _LINK.names): row for row in sums.now.followed}
     found = [known.get(tuple(row[name] for name in _LINK.names), row) for row in some]
@@ -315,11 +299,8 @@ def _on_driver(engine: Engine) -> AbstractContextManager[Engine]:
 
 def told(engine: Engine, output: Output, sums: Sums) -> Rows:
     """Return the journeys of the most important exchanges, from records of about the same time."""
-    clocks, chosen = (
-        sums.now.clocks,
-        [{name: row[name] for name in _CHOICE.names if name in row} for row in for_journeys(sums.shown_rows)],
-    )
-    ahead = {0, *(clocks or {}).values()}
+    chosen = [{name: row[name] for name in _CHOICE.names if name in row} for row in for_journeys(sums.shown_rows)]
+    ahead = {0, *(sums.now.clocks or {}).values()}
     spans = _joined((row["request_time_ns"] + ns, 2 * _AROUND_NS) for row in chosen for ns in ahead | {-ns for ns in ahead})
     if sums.now.told[:1] != [chosen] or any(meets(span, spans) for span in sums.fresh):
         with _on_driver(engine) as here:
@@ -343,10 +324,8 @@ def _close(engine: Engine, views: Any, chosen: Rows, within: Callable[[int], int
     ids = {row["correlation_id"] for row in chosen} - {None}
     spans = _joined((row["request_time_ns"], within(row["request_time_ns"])) for row in chosen)
     close = " or ".join(f"at_ns between {begin} and {end}" for begin, end in spans)
-    text = (
-        f"select {_LISTED} from {{views}} where {close} or correlation_id in ({', '.join(['null', *map(_text, sorted(ids))])})"
-    )
-    return engine.sql(text, views=views)
+    listed = ", ".join(["null", *map(_text, sorted(ids))])
+    return engine.sql(f"select {_LISTED} from {{views}} where {close} or correlation_id in ({listed})", views=views)
 
 
 def _within(sums: Sums) -> Callable[[int], int]:
@@ -407,18 +386,16 @@ class Journeys:
         if not chosen:
             return []
         within = [self._within(row["at_ns"]) for row in chosen]
-        numbered = pa.Table.from_pylist(
-            [
-                {**row, "story": place, **_around(row["at_ns"], _AROUND_NS), **_around(row["at_ns"], by, "near_")}
-                for place, (row, by) in enumerate(zip(chosen, within, strict=True))
-            ],
-            _PLACED,
-        )
-        near = engine.rows(engine.sql(_NEARBY, exchanges=self._exchanges, chosen=engine.hand(numbered))).to_pylist()
+        numbered = [
+            {**row, "story": place, **_around(row["at_ns"], _AROUND_NS), **_around(row["at_ns"], by, "near_")}
+            for place, (row, by) in enumerate(zip(chosen, within, strict=True))
+        ]
+        given = engine.hand(pa.Table.from_pylist(numbered, _PLACED))
+        near = engine.rows(engine.sql(_NEARBY, exchanges=self._exchanges, chosen=given)).to_pylist()
         events = self._events(_moments([*chosen, *near], self._stepped_ns))
         messages = self._messages(events, [*chosen, *near])
         for row in (*chosen, *near):
-            asked = messages.get(_asked(row))
+            asked = messages.get(_message_of(row, "request"))
             row["digest"] = asked["digest"] if asked is not None and asked["digest"] not in _COMMON else None
             row["traceparent"] = asked["traceparent"] if asked is not None else None
         found = []
@@ -430,8 +407,8 @@ class Journeys:
         self._carry(events, ways)
         return [way.told() for way in ways]
 
-    def _messages(self, events: Any, rows: Rows) -> dict[tuple[Any, ...], dict[str, Any]]:
-        """Return the requests and answers of exchanges, selected by `_asked` and `_answered`."""
+    def _messages(self, events: Any, rows: Rows) -> dict[tuple[Any, ...], Row]:
+        """Return the requests and answers of exchanges by `_message_of`."""
         seqs = {(row["capture_id"], row[name]) for row in rows for name in ("request_seq", "response_seq")}
         wanted = [{"capture_id": capture, "seq": seq} for capture, seq in sorted(seqs, key=str) if seq is not None]
         given = self._engine.hand(pa.Table.from_pylist(wanted, _PLACE))
@@ -439,18 +416,15 @@ class Journeys:
         # Repeated attempts in one frame: the first counts.
         found.sort(key=lambda row: -row["sub"])
         kinds = {"stream": "request", "end": "response"}
-        return {
-            (row["capture_id"], row["seq"], row["correlation_id"], kinds.get(row["kind"], row["kind"])): row for row in found
-        }
+        kind = {row["kind"]: kinds.get(row["kind"], row["kind"]) for row in found}
+        return {(row["capture_id"], row["seq"], row["correlation_id"], kind[row["kind"]]): row for row in found}
 
     def _carry(self, events: Any, ways: Iterable[_Way]) -> None:
         inner = [frame for way in ways for frame in way.frames if frame["tunnel"]]
         if not inner:
             return
-        wanted = pa.Table.from_pylist(
-            [{**frame, "place": place, **_around(frame["time_ns"], _CARRIED_NS)} for place, frame in enumerate(inner)], _CARRIED
-        )
-        given = self._engine.hand(wanted)
+        wanted = [{**frame, "place": place, **_around(frame["time_ns"], _CARRIED_NS)} for place, frame in enumerate(inner)]
+        given = self._engine.hand(pa.Table.from_pylist(wanted, _CARRIED))
         near = self._engine.rows(self._engine.sql(_CARRYING, events=events, wanted=given)).to_pylist()
         for place, frame in enumerate(inner):
             around = [row for row in near if row["place"] == place]
@@ -464,19 +438,12 @@ def _around(ns: int, by: int, name: str = "") -> dict[str, int]:
     return {f"{name}from_ns": max(ns - by, -LAST_NS), f"{name}to_ns": min(ns + by, LAST_NS)}
 
 
-def _asked(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["capture_id"], row["request_seq"], row["correlation_id"], "request"
+def _message_of(row: Row, kind: str) -> tuple[Any, ...]:
+    return row["capture_id"], row[f"{kind}_seq"], row["correlation_id"], kind
 
 
-def _answered(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["capture_id"], row["response_seq"], row["correlation_id"], "response"
-
-
-def _distinct(
-    journeys: Iterable[tuple[str, dict[str, Any], list[Hop]]], shown: int
-) -> list[tuple[str, dict[str, Any], list[Hop]]]:
-    kept: list[tuple[str, dict[str, Any], list[Hop]]] = []
-    seen = set[tuple[Any, ...]]()
+def _distinct(journeys: Iterable[tuple[str, Row, list[Hop]]], shown: int) -> list[tuple[str, Row, list[Hop]]]:
+    kept, seen = list[tuple[str, Row, list[Hop]]](), set[tuple[Any, ...]]()
     for why, row, hops in journeys:
         if _key(row) not in seen and sum(one[0] == why for one in kept) < shown:
             kept.append((why, row, hops))
@@ -485,15 +452,15 @@ def _distinct(
 
 
 class _Way:
-    def __init__(self, why: str, row: dict[str, Any], hops: list[Hop], messages: dict[tuple[Any, ...], dict[str, Any]]) -> None:
+    def __init__(self, why: str, row: Row, hops: list[Hop], messages: dict[tuple[Any, ...], Row]) -> None:
         self._why, self._row = why, row
         self._hops, self._may_be = [hop for hop in hops if hop.sure], [hop for hop in hops if not hop.sure]
         self._begin = min(hop.row["at_ns"] for hop in self._hops)
         self.frames: Rows = []
         """Frames of the hops, each with its hop's number and the frames that carried it (`carriers`)."""
         for number, hop in enumerate(self._hops):
-            for key, after in ((_asked(hop.row), 0), (_answered(hop.row), hop.row["latency_ns"])):
-                if (message := messages.get(key)) is not None and after is not None:
+            for kind, after in (("request", 0), ("response", hop.row["latency_ns"])):
+                if (message := messages.get(_message_of(hop.row, kind))) is not None and after is not None:
                     at = hop.row["at_ns"] - self._begin + after
                     self.frames.append({**message, "at_ns": at, "hop": number, "carriers": []})
 
@@ -507,24 +474,20 @@ class _Way:
             "frames": sorted(self._all_frames(), key=lambda frame: (frame["at_ns"], frame["hop"], frame["carries"])),
         }
 
-    def _hop(self, number: int, hop: Hop) -> dict[str, Any]:
+    def _hop(self, number: int, hop: Hop) -> Row:
         names = "capture_id conn_id direction protocol subject peer latency_ns outcome code_name".split()
         tunnel = next((frame["tunnel"] for frame in self.frames if frame["hop"] == number), None)
-        return {
-            **{name: hop.row[name] for name in names},
-            "at_ns": hop.row["at_ns"] - self._begin,
-            "known_by": hop.known_by,
-            "tunnel": tunnel or [],
-        }
+        more = {"at_ns": hop.row["at_ns"] - self._begin, "known_by": hop.known_by, "tunnel": tunnel or []}
+        return {**{name: hop.row[name] for name in names}, **more}
 
-    def _all_frames(self) -> Iterable[dict[str, Any]]:
+    def _all_frames(self) -> Iterable[Row]:
         for frame in self.frames:
             yield _shown(frame, frame, carries=False)
             for outer in frame["carriers"]:
                 yield _shown(outer, frame, carries=True)
 
 
-def _shown(frame: dict[str, Any], inner: dict[str, Any], *, carries: bool) -> dict[str, Any]:
+def _shown(frame: Row, inner: Row, *, carries: bool) -> Row:
     """Return a frame for the list. A carrier's time is relative to the carried frame."""
     names = "capture_id conn_id direction protocol peer kind nbytes seq".split()
     at = inner["at_ns"] + frame["time_ns"] - inner["time_ns"]
@@ -580,10 +543,8 @@ def journeys(
 
 
 def _values(engine: Engine, table: Any, column: str) -> list[str]:
-    found: list[str] = engine.rows(
-        engine.sql(f"select distinct {column} from {{table}} where {column} is not null", table=table)
-    )[column].to_pylist()
-    return found
+    found = engine.sql(f"select distinct {column} from {{table}} where {column} is not null", table=table)
+    return list(engine.rows(found)[column].to_pylist())
 
 
 def _text(text: str) -> str:

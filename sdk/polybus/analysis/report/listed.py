@@ -31,14 +31,10 @@ def _by_latency(row: Row) -> tuple[Any, ...]:
 def kinds_to_list(kinds: Rows) -> Iterator[tuple[Row, int]]:
     """Yield the kinds that have exchanges to list and the number of each, using the slowest ``value`` of each kind."""
     least = sorted(row["value"] or 0 for row in kinds)[-SAMPLES:][:1]
-    for place, row in enumerate(sorted(kinds, key=_listed_by)):
+    for place, row in enumerate(sorted(kinds, key=lambda row: (row["outcome"] == "ok", *in_order(row, KIND_OF)))):
         slow = (row["value"] or 0) >= least[0]
         if slow or place < ROWS:
             yield row, SAMPLES if slow else ALIKE
-
-
-def _listed_by(row: Row) -> tuple[Any, ...]:
-    return row["outcome"] == "ok", *in_order(row, KIND_OF)
 
 
 def kept(rows: Iterable[Row]) -> Rows:

@@ -198,9 +198,7 @@ class _Tables:
         return _first(rows, " ".join(("asker", "answerer", *by)))
 
     def _unheard(self, topics: pa.Table) -> Rows:
-        """Return publications that arrived without a subscription and were not forwarded. Several recordings may contain the
-        same publication.
-        """
+        """Return publications that arrived without a subscription and were not forwarded, whatever the number of recordings."""
         heard = self._of("subjects", topic="subscribe")["subject"]
         patterns = [self._names.of(one) for one in pc.unique(heard).to_pylist() if one is not None]
         for name, way in (("came", 1), ("sent", 0)):
@@ -225,15 +223,10 @@ class _Tables:
         given = _most(deliveries, "store durable", STORE_NUMBERS)
         sent = _most(publications, "store", STORE_NUMBERS)
         # After a worker was killed before it ended the publication, the next worker stores the letter again.
+        keys = ("store", "durable", "reason")
         ended = [
-            {
-                "store": store,
-                "durable": durable,
-                "reason": reason,
-                "n": len(rows),
-                "most_attempts": _last(rows, "most_attempts"),
-            }
-            for (store, durable, reason), rows in _alike(letters, "store durable reason")
+            {**dict(zip(keys, key, strict=True)), "n": len(rows), "most_attempts": _last(rows, "most_attempts")}
+            for key, rows in _alike(letters, " ".join(keys))
         ]
         return {
             "store_publications": [{**row, "duplicates": row["had"], "sent_again": row["repeats"]} for row in sent],
@@ -278,24 +271,18 @@ def _by_subject(exchanges: pa.Table) -> Iterator[dict[str, Any]]:
     for row in grouped(answered, keys, numbers).to_pylist():
         waited[row["protocol"], row["subject"]] = row
     for key, rows in _alike(grouped(exchanges, [*keys, "outcome", "direction", "views"], numbers), "protocol subject"):
-        ends, answers = Counter[str](), waited.get(key, {"n": 0, "summed": 0})
+        ends, answers, took = Counter[str](), waited.get(key, {"n": 0, "summed": 0}), classes.get(key, _NO_CLASSES)
         for row in rows:
             ends[row["outcome"]] += row["n"]
         yield {
-            **{
-                "protocol": key[0],
-                "subject": key[1],
-                "n": ends.total(),
-                "answered": answers["n"],
-                "mean_ns": _mean(answers["summed"], answers["n"]),
-            },
-            "max_ns": max(classes.get(key, _NO_CLASSES)[2], default=None),
+            **{"protocol": key[0], "subject": key[1], "n": ends.total(), "answered": answers["n"]},
+            **{"mean_ns": _mean(answers["summed"], answers["n"]), "max_ns": max(took[2], default=None)},
             **{name.replace("-", "_"): ends[name] for name in OUTCOMES},
             "duplicates": sum(row["duplicates"] for row in rows),
             "asked": sum(row["n"] for row in rows if row["direction"] == 0),
             "seen": sum(row["n"] for row in rows if row["views"] > 1),
             "way_ns": _mean(sum(row["way"] or 0 for row in rows), sum(row["ways"] for row in rows)),
-            **_percentiles(classes.get(key, _NO_CLASSES)),
+            **_percentiles(took),
             "items": sum(row["items"] or 0 for row in rows),
             "views": sum(row["views"] * row["n"] for row in rows),
         }

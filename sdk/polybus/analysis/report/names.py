@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -103,22 +104,16 @@ def _spellings(given: Any) -> Iterator[str]:
 
 
 def _inverse(route: Route) -> Callable[[str], str | None] | None:
-    """Return a function that maps a route's target back to its source, or to `None`.
-
-    Returns `None` for a route that cannot be reversed.
-    """
+    """Return a function that maps a route's target back to its source, or `None` if the route cannot be reversed."""
     source, target = (f"0x{one:08X}" if isinstance(one, int) else one for one in (route.source, route.target))
-    stars, parts = 0, list[str]()
+    stars, parts = count(1), list[str]()
     for token in re.split(r"([./])", source):
-        stars += token == "*"
-        place = str(stars) if token == "*" else "rest" if token == ">" else (found := _PLACE.fullmatch(token)) and found[1]
-        parts.append(f"{{{place}}}" if place else token)
-    template, wanted = "".join(parts), set(_PLACE.findall(target))
-    if not set(_PLACE.findall(template)) <= wanted:
+        parts.append(f"{{{next(stars)}}}" if token == "*" else "{rest}" if token == ">" else token)
+    template = "".join(parts)
+    if not set(_PLACE.findall(template)) <= set(_PLACE.findall(target)):
         return None
-    pieces = _PLACE.split(target)
-    made = [re.escape(piece) if number % 2 == 0 else _group(piece) for number, piece in enumerate(pieces)]
-    form = re.compile("".join(made))
+    pieces = enumerate(_PLACE.split(target))
+    form = re.compile("".join(_group(piece) if number % 2 else re.escape(piece) for number, piece in pieces))
 
     def back(name: str) -> str | None:
         fits = form.fullmatch(name)

@@ -1,7 +1,4 @@
-"""Renders the report as a single HTML file from the metrics, using the templates next to this module.
-
-The templates escape text from peers.
-"""
+"""Renders the report as a single HTML file, using templates that escape text from peers."""
 
 from __future__ import annotations
 
@@ -124,9 +121,6 @@ def _visible(value: Any) -> Any:
     return in_one_line(value) if type(value) is str else value
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------------
-
-
 @attrs.frozen
 class _Column:
     name: str
@@ -160,8 +154,6 @@ def _way(direction: Any) -> str:
 
 
 _FORMS: Final = {"moment": moment, "duration": shown_duration, "way": _way, "number": "{:,}".format, "text": _cut}
-
-# -- exchanges behind the numbers --------------------------------------------------------------------------------------------
 
 _FROM: Final = "from read_parquet('exchanges/**/*.parquet', hive_partitioning=true)"
 _PLAIN: Final = re.compile(r"[\w./:@,+=*> -]*")
@@ -205,17 +197,13 @@ def _condition(column: str, value: Any) -> str:
     return f"starts_with({column}, {said})" if len(value) > _LONGEST else f"{column} = {said}"
 
 
-# -- who asks whom -----------------------------------------------------------------------------------------------------------
-
 _SIDE: Final = 8
 """Maximum peers on each side of the map. Further peers are combined."""
 _STEP: Final = 40
 
 
 def _who_asks_whom(rows: Iterable[Row]) -> dict[str, Any]:
-    """Return the map, with the askers on the left, the recorded programs in the middle, and the peers that they ask on the
-    right.
-    """
+    """Return the map: askers on the left, recorded programs in the middle, and the peers that they ask on the right."""
     sides: tuple[dict[str | None, dict[str, list[int]]], ...] = ({}, {})
     others, programs = (set[str](), set[str]()), dict[str, None]()
     for row in rows:
@@ -243,8 +231,6 @@ def _who_asks_whom(rows: Iterable[Row]) -> dict[str, Any]:
                 lines.append((y, middle[here], right, 1 + 5 * sums[0] / most, sums[1] * 20 >= sums[0]))
     return {"height": height, "peers": peers, "programs": middle.items(), "lines": lines}
 
-
-# -- journeys ----------------------------------------------------------------------------------------------------------------
 
 _KINDS: Final = {"failed": "Failed", "unanswered": "Without an answer", "slowest": "Slowest"}
 _LANE, _LINE, _HEAD, _LEFT = 168, 26, 40, 80
@@ -296,9 +282,7 @@ def _middle_out(name: str) -> str:
 
 
 def _lanes(frames: Sequence[Row], hops: Sequence[Row]) -> tuple[list[Any], dict[Any, str]]:
-    """Return lanes from left to right: for each recording, its askers, the recorded program itself, and the peers that it
-    asks.
-    """
+    """Return lanes from left to right: for each recording, its askers, the program itself, and the peers that it asks."""
     tunnels = {(hop["capture_id"], hop["conn_id"]): hop for hop in hops}
     asking: dict[Any, dict[Any, None]] = {}
     asked: dict[Any, dict[Any, None]] = {}

@@ -1,8 +1,7 @@
 """Sums, from which the metrics are computed. A run reads new rows once and adds them to the sums of earlier runs.
 
-One statement reduces new messages to rows of some tables, a second statement does the same for new exchanges, and a third finds
-the few exchanges to list. Spark and DuckDB run the same SQL. All sums are integers, so that the result does not depend on the
-number of runs. Latencies are counted in classes that are less than 1 % wide.
+Spark and DuckDB run the same SQL. All sums are integers, so that the result does not depend on the number of runs. Latencies
+are counted in classes that are less than 1 % wide.
 
 If there is one recording, an exchange is counted once it is final. If there are several, one recording's view of an exchange
 may be read later than another's. The next run therefore re-examines the exchanges of the last minutes, or all exchanges if a
@@ -394,8 +393,6 @@ class Sums:
             some = self._sum(engine, f"select * from {{bad}} order by capture_id, seq limit {SAMPLES}", bad=bad).to_pylist()
             self.samples = sorted([*self.samples, *some], key=lambda row: (row["capture_id"] or "", row["seq"]))[:SAMPLES]
 
-    # -- exchanges -------------------------------------------------------------------------------------------------------
-
     def _add_exchanges(self, engine: Engine, output: Output, names: Names, new: Sequence[str]) -> None:
         now, last = self.now, output.last
         self._add_rows(())
@@ -503,9 +500,7 @@ def note_merged(storage: TableStorage, merged: Mapping[str, Sequence[str]]) -> N
 
 
 def _wanted(summed: pa.Table) -> pa.Table:
-    """Return the kinds of exchanges to list, each with a number of rows and the minimum latency of these rows according to the
-    classes.
-    """
+    """Return the kinds of exchanges to list, each with a number of rows and their minimum latency."""
     requests = summed.filter(pc.and_(pc.equal(summed["part"], "exchanges"), pc.equal(summed["kind"], "request")))
     texts = (pc.cast(requests[name], pa.string()) for name in KIND)
     key = pc.binary_join_element_wise(*texts, "\0", null_handling="replace", null_replacement="\1")

@@ -1,7 +1,4 @@
-"""The tables in ``metrics/``, with the meaning of each column.
-
-In ``metrics.json`` each table is a list of objects whose members are the table's columns.
-"""
+"""The tables in ``metrics/`` and ``metrics.json``, with the meaning of each column."""
 
 from __future__ import annotations
 
@@ -212,8 +209,7 @@ METRICS: Final = {
         *(_ASKER, _ANSWERER, _PROTOCOL, _SUBJECT, _DIRECTION, _REQUESTS, _NOT_OK, _ROUGH),
     ),
     "pairs": _table(
-        "Requests by caller and answering program (top 1000).",
-        *(_ASKER, _ANSWERER, _DIRECTION, _REQUESTS, _NOT_OK, _ROUGH),
+        "Requests by caller and answering program (top 1000).", *(_ASKER, _ANSWERER, _DIRECTION, _REQUESTS, _NOT_OK, _ROUGH)
     ),
     "topics": _table(
         "Publications by subject (top 1000).",

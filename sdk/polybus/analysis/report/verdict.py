@@ -1,8 +1,4 @@
-"""The verdict, which describes failures, missing answers, slow subjects, blind spots and changes since an earlier capture in
-sentences.
-
-It is computed from the metrics, so it does not depend on the engine.
-"""
+"""The verdict, which describes failures, slow subjects, blind spots and changes since an earlier capture in sentences."""
 
 from __future__ import annotations
 
@@ -91,10 +87,7 @@ class Earlier(msgspec.Struct, frozen=True):
 
 
 def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:
-    """Read the metrics in `before` that the results in `out` are to be compared with.
-
-    Raises `CaptureError` if there are no metrics, or they are from another version.
-    """
+    """Read the metrics in `before`. Raises `CaptureError` if there are none, or they are from another version."""
     path = os.fspath(before)
     if absolute(path).rstrip("/") == absolute(os.fspath(out)).rstrip("/"):
         raise CaptureError(f"{path} is the folder of these results: choose the results of an earlier capture")
@@ -132,10 +125,7 @@ _Key = tuple[str, str | None, str | None]
 
 
 def compare(metrics: dict[str, Any], earlier: Earlier | None) -> dict[str, Any]:
-    """Return the ``changes`` and ``compared`` members of the metrics.
-
-    If there is no earlier capture, they are empty and `None`.
-    """
+    """Return the ``changes`` and ``compared`` members of the metrics."""
     if earlier is None:
         return {"changes": [], "compared": None}
     now, before = msgspec.convert(metrics, Measured), earlier.measured
@@ -154,9 +144,6 @@ def is_of(metrics: dict[str, Any], earlier: Earlier | None) -> bool:
 
 def _key(row: dict[str, Any]) -> _Key:
     return row["kind"], row["protocol"], row["subject"]
-
-
-# -- rows --------------------------------------------------------------------------------------------------------------------
 
 
 def _requests(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
@@ -205,10 +192,7 @@ def _share(now: Measured, before: Measured) -> float:
 
 
 def _came(n: int, n_before: int, share: float, ours: Sized, theirs: Sized) -> list[str]:
-    """Compare message counts.
-
-    If a subject is missing from a full list, it is neither reported as gone nor as new, because the list may have omitted it.
-    """
+    """Compare message counts. A full list may have omitted a subject, so the subject is neither gone nor new."""
     expected = n_before * share
     if not n:
         return ["gone"] if len(ours) < MANY and expected >= EXPECTED else []
@@ -251,9 +235,6 @@ def _is_slower(ns: int | None, ns_before: int | None) -> bool:
     return ns is not None and ns_before is not None and ns >= TIMES * ns_before and ns - ns_before >= LEAST_CHANGE_NS
 
 
-# -- sentences ---------------------------------------------------------------------------------------------------------------
-
-
 def changed(metrics: dict[str, Any]) -> Iterator[Finding]:
     if not (before := metrics.get("compared")):
         return
@@ -287,24 +268,18 @@ def _took(words: str, *, slower: bool) -> Any:
     return tell
 
 
-def _what(row: dict[str, Any], n: int) -> str:
-    word = "publication" if row["kind"] == "publish" else "request"
-    return counted(n, word)
+def _what(row: dict[str, Any], when: str = "") -> str:
+    return counted(row[f"n{when}"], "publication" if row["kind"] == "publish" else "request")
 
 
 _TOLD: Final = (
     ("failed more", "failed", _ended("failed", "fails more often"), "fail more often"),
     ("lost more", "missing", _ended("lost", "gets no answer more often"), "get no answer more often"),
-    ("gone", "missing", lambda row: f"is gone: none, before {_what(row, row['n_before'])}.", "are gone"),
-    (
-        "fewer",
-        "missing",
-        lambda row: f"has become rare: {_what(row, row['n'])}, before {_what(row, row['n_before'])}.",
-        "have become rare",
-    ),
+    ("gone", "missing", lambda row: f"is gone: none, before {_what(row, '_before')}.", "are gone"),
+    ("fewer", "missing", lambda row: f"has become rare: {_what(row)}, before {_what(row, '_before')}.", "have become rare"),
     ("late more", "slow", _ended("late", "is answered too late more often"), "are answered too late more often"),
     ("slower", "slow", _took("has become slower", slower=True), "have become slower"),
-    ("new", "new", lambda row: f"is new: {_what(row, row['n'])}, before none.", "are new"),
+    ("new", "new", lambda row: f"is new: {_what(row)}, before none.", "are new"),
     ("failed less", "better", _ended("failed", "fails less often"), "fail less often"),
     ("lost less", "better", _ended("lost", "gets no answer less often"), "get no answer less often"),
     ("late less", "better", _ended("late", "is answered too late less often"), "are answered too late less often"),
@@ -312,8 +287,6 @@ _TOLD: Final = (
 )
 """By kind of change: the finding's topic, the sentence about a single subject, and the words for further subjects."""
 
-
-# -- the verdict --------------------------------------------------------------------------------------------------------------
 
 ENOUGH: Final = 20
 SLOWER: Final = 4
@@ -324,10 +297,6 @@ LEAST_NS: Final = 5_000_000
 """Latencies below this value are never considered slow."""
 
 
-_NOT_SEEN: Final = {
-    "cancelled": "were cancelled by the asker",
-    "unseen": "had no answer before a gap in the recording, which may contain the answer",
-}
 _GRAVE: Final = frozenset(("failed", "missing", "slow", "refused"))
 _ORDER: Final = (
     "fine", "failed", "missing", "slow", "broke", "unheard", "refused", "new", "better", "same", "unseen",
@@ -404,19 +373,19 @@ def _when(metrics: dict[str, Any], failed: int) -> str:
 
 
 def _missing(metrics: dict[str, Any]) -> Iterator[Finding]:
-    outcomes, asked = metrics["totals"]["outcomes"], metrics["totals"]["exchanges"]
-    if lost := outcomes.get("lost", 0):
-        told = [(_subject(row), row["lost"]) for row in metrics["latency"]]
-        text = f"{part_of(lost, asked)} were lost because their connection ended before the answer: {_most(told, lost)}."
-        yield Finding("missing", text, "Dead letters")
-    if lost := outcomes.get("timeout", 0) + outcomes.get("unanswered", 0):
-        told = [(_subject(row), row.get("timeout", 0) + row.get("unanswered", 0)) for row in metrics["latency"]]
-        text = f"{part_of(lost, asked)} were never answered: {_most(told, lost)}."
-        yield Finding("missing", text, "Dead letters")
+    yield from _without_answer(metrics, "missing", "were lost because their connection ended before the answer", "lost")
+    yield from _without_answer(metrics, "missing", "were never answered", "timeout", "unanswered")
     if orphans := metrics["totals"]["orphans"]:
         told = [(_subject(row), row["n"]) for row in metrics["orphans"]]
         text = f"{counted(orphans, 'answer')} had no recorded request: {_most(told, orphans)}."
         yield Finding("missing", text, "Dead letters")
+
+
+def _without_answer(metrics: dict[str, Any], about: str, what: str, *outcomes: str) -> Iterator[Finding]:
+    totals = metrics["totals"]
+    if n := sum(totals["outcomes"].get(name, 0) for name in outcomes):
+        told = [(_subject(row), sum(row[name] for name in outcomes)) for row in metrics["latency"]]
+        yield Finding(about, f"{part_of(n, totals['exchanges'])} {what}: {_most(told, n)}.", "Dead letters")
 
 
 def _slow(metrics: dict[str, Any]) -> Iterator[Finding]:
@@ -458,10 +427,10 @@ def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
     if counts["gaps"] or counts["lost"]:
         gaps, lost = counted(counts["gaps"], "gap"), counted(counts["lost"], "unreadable stretch")
         yield Finding("unseen", f"The recording is incomplete: {gaps}, {lost}.", "Gaps")
-    for name, what in _NOT_SEEN.items():
-        if n := metrics["totals"]["outcomes"].get(name, 0):
-            told = [(_subject(row), row[name]) for row in metrics["latency"]]
-            yield Finding(name, f"{part_of(n, metrics['totals']['exchanges'])} {what}: {_most(told, n)}.", "Dead letters")
+    yield from _without_answer(metrics, "cancelled", "were cancelled by the asker", "cancelled")
+    yield from _without_answer(
+        metrics, "unseen", "had no answer before a gap in the recording, which may contain the answer", "unseen"
+    )
     if open_at_end := metrics["totals"]["outcomes"].get("open-at-end", 0):
         yield Finding("unseen", f"{counted(open_at_end, 'request')} had no answer when the recording ended.", "Dead letters")
 

@@ -123,13 +123,11 @@ _ORPHANS: Final = f"""
 
 @contextmanager
 def told_apart(engine: Engine, exchanges: Any, clocks: Mapping[str, int] | None) -> Iterator[Any]:
-    """Distinguish the exchanges of users, using the clock offsets of the recordings in ns.
-
-    The offsets are `None` if there is only one recording.
+    """Distinguish the exchanges of users. `clocks` are the clock offsets in ns, or `None` if there is only one recording.
 
     In the table, exchanges with the same protocol, id, subject, `spell` and `again` are views of one exchange, and the view
-    whose `view` is 1 counts. `views` is the number of views, `at_ns` the request time on a common clock, `last_ns` the last
-    request time of the spell, and `way_ns` the transit time, which is the view's latency minus the shortest latency.
+    whose `view` is 1 counts. `at_ns` is the request time on a common clock, `last_ns` the last request time of the spell,
+    and `way_ns` the transit time, which is the view's latency minus the shortest latency.
     """
     if clocks is None:
         yield engine.sql(_ALONE, exchanges=exchanges)

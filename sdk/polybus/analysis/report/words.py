@@ -15,12 +15,6 @@ def moment(ns: Any) -> str:
     return datetime.fromtimestamp(ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
-def share(part: int, whole: int) -> str:
-    """Format a share in percent, for example ``13 %``."""
-    percent = 100 * part / whole if whole else 0.0
-    return f"{percent:.2g} %" if percent < 10 else f"{percent:.0f} %"
-
-
 def shortened(name: Any) -> str:
     """Shorten a peer's name by leaving out its middle."""
     text = in_one_line(str(name))
@@ -29,4 +23,5 @@ def shortened(name: Any) -> str:
 
 def part_of(part: int, whole: int, what: str = "request") -> str:
     """Format a share with both numbers, for example ``34 of 401 requests (8.5 %)``."""
-    return f"{part:,} of {counted(whole, what)} ({share(part, whole)})"
+    percent = 100 * part / whole if whole else 0.0
+    return f"{part:,} of {counted(whole, what)} ({percent:.{'2g' if percent < 10 else '0f'}} %)"

@@ -1,7 +1,4 @@
-"""Decodes segments while a recording is running: one process at a time, at lowest priority.
-
-A process decodes the segments that were sealed before it started.
-"""
+"""Decodes sealed segments while a recording is running: one process at a time, at lowest priority."""
 
 from __future__ import annotations
 
@@ -85,21 +82,15 @@ class DecodingProcess:
 
 
 def _begin_interpreter(folder: str) -> subprocess.Popen[bytes]:
-    """Start a process with the same modules, outside the terminal's process group. `sys.argv` contains this process's id and
-    the folder.
-    """
+    """Start a process with the same modules, outside the terminal's process group."""
     arguments = json.dumps([str(one) for one in sys.path]), str(os.getpid()), folder
     command = [sys.executable, "-I", "-c", _PROGRAM.format(__name__), *arguments]
-    # Without standard error, the first file opened there would take its place.
-    errors = None if _is_open(2) else subprocess.DEVNULL
+    errors = None
+    try:
+        os.fstat(2)
+    except OSError:  # without standard error, the first file opened there would take its place
+        errors = subprocess.DEVNULL
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
-
-
-def _is_open(file: int) -> bool:
-    with suppress(OSError):
-        os.fstat(file)
-        return True
-    return False
 
 
 def main() -> None:

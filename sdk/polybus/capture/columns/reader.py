@@ -52,19 +52,9 @@ class SegmentColumns:
     def read(
         self, table: str, groups: Sequence[BatchGroup], columns: Sequence[str] | None = None, condition: Any = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield columns of a table for the rows that match an Arrow expression.
-
-        Raises `CaptureError` if the columns are too large when unpacked.
-        """
-        wanted = set(map(id, groups))
-        numbers = [
-            events if table == "events" else quarantined
-            for group, events, quarantined in self._stamp.row_groups()
-            if id(group) in wanted
-        ]
-        schema = TABLES[table]
+        """Yield columns of a table for the rows that match. Raises `CaptureError` if they are too large when unpacked."""
+        schema, here = TABLES[table], self._stamp.row_groups(table, groups)
         schema = schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
-        here = [number for number in numbers if number is not None]
         if not here:
             return
         path = self.paths[table]

@@ -1,10 +1,7 @@
-"""Checks the unpacked size of Parquet files before memory is allocated, because a file of a few kilobytes may claim or contain
-gigabytes.
+"""Checks the unpacked size of Parquet files before memory is allocated, because a small file may unpack to gigabytes.
 
 A file states the sizes of its columns at its end, and again before each page. Even if the two agree, a page may store a single
-value that every row uses.
-
-Sources: parquet.thrift, `PageHeader`; the compact protocol of Thrift.
+value that every row uses. Sources: parquet.thrift, `PageHeader`; the compact protocol of Thrift.
 """
 
 from __future__ import annotations
@@ -27,9 +24,7 @@ _DICTIONARY_PAGE: Final = 2
 
 
 def check_file(files: pafs.FileSystem, path: str) -> None:
-    """Raise `CaptureError` if a file is corrupt or its rows are too large when unpacked. For remote files, only the metadata is
-    checked.
-    """
+    """Raise `CaptureError` if a file is corrupt or too large when unpacked. Of remote files, only metadata is read."""
     try:
         metadata = pq.read_metadata(path, filesystem=files)
         for group in range(metadata.num_row_groups):
@@ -44,10 +39,7 @@ def check_file(files: pafs.FileSystem, path: str) -> None:
 def check_groups(
     files: pafs.FileSystem, path: str, metadata: pq.FileMetaData, groups: Sequence[int], names: Collection[str] | None = None
 ) -> list[str]:
-    """Raise `CaptureError` if row groups unpack to more than the limit, or to more than the file states.
-
-    Returns the columns that need another check because every row may use a large value that is stored only once.
-    """
+    """Check the sizes of row groups. Returns the columns in which every row may use a large value that is stored once."""
     pages = memoryview(pa.memory_map(path).read_buffer()).cast("B") if isinstance(files, pafs.LocalFileSystem) else None
     size, many = 0, dict[str, None]()
     for chunk in _chunks(metadata, groups, names):

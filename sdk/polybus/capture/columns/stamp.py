@@ -1,20 +1,16 @@
-"""Paths and stamps of a capture's column files. There is one file per table and segment.
-
-The stamp names the segment, the versions of the decoders, and the batches of each row group. Columns written by another decoder
-version are not read.
-"""
+"""Paths and stamps of column files. A stamp names the segment, the decoders' versions, and the batches of each row group."""
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from attrs import asdict, frozen
+from attrs import frozen
 
 from ...plugins.registry import find_reader
 from ..schema import EVENTS, FLAG_GAP_BEFORE, QUARANTINE
@@ -25,13 +21,9 @@ TABLES: Final = MappingProxyType({"quarantine": QUARANTINE, "events": EVENTS})
 FORMAT: Final = 5
 KEY: Final = b"polybus.decoded"
 _ENDS: Final = 4096
-"""Number of bytes at each end of a segment that identify it. The beginning contains the recording's name, and the end contains
-the last batch's checksum.
-"""
+"""Bytes at each end of a segment that identify it: the recording's name, and the last batch's checksum."""
 _OURS: Final[Mapping[str, int]] = MappingProxyType({"csb": 4, "jrep": 4, "nats": 5, "ubre": 4, "up": 5, "uprotocol": 4})
-"""Versions of polybus's own decoders. Increase a number if the same frames produce different events. `test_columns.py` compares
-some of them.
-"""
+"""Versions of our decoders. Increase a number if the same frames produce different events (see `test_columns.py`)."""
 
 
 def columns_path(folder: str, table: str, segment: int) -> str:
@@ -74,9 +66,7 @@ class BatchGroup:
     ended: str | None = None
     """Name of the recording that ends with the last batch, if any."""
     rows: Sequence[Any] = ()
-    """The recording, the number of its first row, and the number after its last row. Without rows, both are the number after
-    the last frame.
-    """
+    """The recording, the number of its first row, and the number after its last row."""
 
 
 @frozen
@@ -92,9 +82,6 @@ class ColumnStamp:
         """True if the columns belong to this segment and the current decoders would produce the same columns."""
         return self.segment == segment and _is_current(self.decoders)
 
-    def to_json(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
-
     @classmethod
     def from_json(cls, text: bytes) -> Self | None:
         """Parse a stamp. Returns `None` for another format or other text."""
@@ -107,15 +94,11 @@ class ColumnStamp:
         except (ValueError, KeyError, TypeError):
             return None
 
-    def row_groups(self) -> Iterator[tuple[BatchGroup, int | None, int | None]]:
-        """Yield the groups with their row-group numbers in the events and the quarantine. A number is `None` if there are no
-        rows.
-        """
-        events = quarantined = 0
-        for group in self.groups:
-            yield group, events if group.events else None, quarantined if group.quarantined else None
-            events += bool(group.events)
-            quarantined += bool(group.quarantined)
+    def row_groups(self, table: str, groups: Sequence[BatchGroup]) -> list[int]:
+        """Return the numbers of the row groups that contain a table's rows of these groups."""
+        filled = [group for group in self.groups if (group.events if table == "events" else group.quarantined)]
+        wanted = set(map(id, groups))
+        return [number for number, group in enumerate(filled) if id(group) in wanted]
 
 
 def rows_of(batches: Sequence[pa.RecordBatch]) -> Sequence[Any]:
@@ -137,9 +120,7 @@ def gap_rows(rows: pa.RecordBatch, most: int) -> tuple[int, list[dict[str, Any]]
 
 
 def decoder_version(protocol: str) -> str | None:
-    """Return the version of a protocol's decoder, or `None` if there is no decoder. For a plugin, return its distribution's
-    version.
-    """
+    """Return the version of a decoder, or `None` if there is none. A plugin has its distribution's version."""
     if protocol in _OURS:
         return str(_OURS[protocol])
     try:

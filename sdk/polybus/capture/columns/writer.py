@@ -1,21 +1,18 @@
-"""Writes the columns of segments, decoded once for all readers.
-
-A segment's two files are created one after the other. Each file appears only when it is complete. If a process is killed, it
-leaves hidden files, which the next process removes.
-"""
+"""Writes the columns of segments, decoded once for all readers. A file appears only when it is complete."""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from attrs import define, field
+from attrs import asdict, define, field
 
 from ..decoding import decoded
 from ..errors import CaptureError
@@ -89,7 +86,7 @@ def write_columns(path: AnyPath, progress: Callable[[int], None] | None = None) 
             continue
         try:
             with naming(folder):
-                _decode(capture, segment, folder, done, progress if progress is not None else lambda frames: None)
+                _decode(capture, segment, folder, done, progress or (lambda frames: None))
         except (CaptureError, FileNotFoundError):
             if Path(segment.path).exists():  # otherwise removed by retention
                 raise
@@ -114,19 +111,13 @@ def _decode(capture: Capture, segment: Segment, folder: Path, done: DecodedCaptu
 
 @contextmanager
 def _claimed(segment: Segment) -> Iterator[bool]:
-    """Claim a segment. Yields False if another process is decoding it.
-
-    If locks are not available, several processes may write the files. The last complete files are used, or none.
-    """
-    try:
-        file = os.open(segment.path, os.O_RDWR | getattr(os, "O_BINARY", 0))  # network file systems need write access for locks
-    except OSError:
-        yield True
-        return
-    try:
-        yield lock(file) is not False
-    finally:
-        os.close(file)
+    """Claim a segment. Yields False if another process is decoding it. Without locks, several processes may decode it."""
+    with ExitStack() as stack:
+        try:
+            _, ours = stack.enter_context(locked(segment.path))
+        except OSError:  # locks need write access
+            ours = True
+        yield ours is not False
 
 
 def _write(capture: Capture, segment: Segment, folder: Path, done: DecodedCapture, progress: Callable[[int], None]) -> None:
@@ -189,29 +180,23 @@ class _Files:
 
     def __enter__(self) -> Self:
         try:
-            for table in TABLES:
-                self._begin(table)
+            for table, schema in TABLES.items():
+                self._begin(table, schema)
         except BaseException:
             self.__exit__()
             raise
         return self
 
-    def _begin(self, table: str) -> None:
+    def _begin(self, table: str, schema: pa.Schema) -> None:
         path = self._hidden[table]
         path.parent.mkdir(mode=0o700, exist_ok=True)
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
         lock(number)
-        file = self._files[table] = os.fdopen(number, "wb")
-        names = TABLES[table].names
-        others: Any = [name for name in names if name not in _ASCENDING]
-        self._writers[table] = pq.ParquetWriter(
-            file,
-            TABLES[table],
-            compression=_COMPRESSION[table],
-            use_dictionary=others,
-            column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _ASCENDING},
-            use_compliant_nested_type=False,
-        )
+        self._files[table] = os.fdopen(number, "wb")
+        form: Any = {"use_dictionary": [name for name in schema.names if name not in _ASCENDING]}
+        form["column_encoding"] = {name: "DELTA_BINARY_PACKED" for name in schema.names if name in _ASCENDING}
+        form |= {"compression": _COMPRESSION[table], "use_compliant_nested_type": False}
+        self._writers[table] = pq.ParquetWriter(self._files[table], schema, **form)
 
     def __exit__(self, *_: object) -> None:
         for path in self._hidden.values():
@@ -225,23 +210,19 @@ class _Files:
                 file.close()
 
     def write(self, batches: _Batches) -> BatchGroup:
-        frames = empty = refused = gaps = 0
-        samples: list[dict[str, Any]] = []
+        gaps, samples = 0, list[dict[str, Any]]()
         for rows in batches.rows:
             self._protocols.update(pc.unique(rows.column("protocol").drop_null()).to_pylist())
             found, more = gap_rows(rows, _SAMPLES - len(samples))
             gaps, samples = gaps + found, samples + more
-        tables: dict[str, list[pa.RecordBatch]] = {table: [] for table in TABLES}
-        for made in decoded(batches.rows):
-            frames, empty, refused = frames + made.frames, empty + made.empty, refused + made.refused
-            for table, parts in tables.items():
-                parts.append(getattr(made, table))
+        parts = list(decoded(batches.rows))
         sizes = {}
-        for table, parts in tables.items():
-            whole = pa.Table.from_batches(parts, schema=TABLES[table])
+        for table, schema in TABLES.items():
+            whole = pa.Table.from_batches([getattr(part, table) for part in parts], schema=schema)
             sizes[table] = whole.num_rows
             if whole.num_rows:
                 self._writers[table].write_table(whole, row_group_size=whole.num_rows)
+        frames, empty, refused = (sum(getattr(part, name) for part in parts) for name in ("frames", "empty", "refused"))
         counts = sizes["events"], sizes["quarantine"], frames, empty, refused, gaps
         numbers = rows_of(batches.rows) or (batches.ended, batches.seq, batches.seq)
         return BatchGroup(batches.first, batches.after, batches.offset, *counts, samples, batches.ended, numbers)
@@ -250,7 +231,7 @@ class _Files:
         stamp = ColumnStamp(identity, {name: decoder_version(name) for name in sorted(self._protocols)}, self._token, groups)
         size: int = 0
         for table, writer in self._writers.items():
-            writer.add_key_value_metadata({KEY: stamp.to_json()})
+            writer.add_key_value_metadata({KEY: json.dumps(asdict(stamp), separators=(",", ":"))})
             writer.close()
             file = self._files[table]
             file.flush()

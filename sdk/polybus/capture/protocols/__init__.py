@@ -41,10 +41,7 @@ def mapper_for(protocol: str, names: Mapping[int, str]) -> EventMapper:
 
 
 def headers_only(protocol: str, options: str, frame: bytes, *, cut: bool = False) -> bytes:
-    """Return the frame without bodies.
-
-    Returns empty bytes for a plugin, or if the frame cannot be read, for example because it was `cut` before the body.
-    """
+    """Return the frame without bodies, or empty bytes for a plugin or if the frame cannot be read."""
     strip = _WITHOUT_BODY.get(protocol)
     if strip is None:
         return b""

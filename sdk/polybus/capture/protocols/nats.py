@@ -79,9 +79,7 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
 
 
 def _said_to_engine(subject: bytes, payload: bytes) -> bytes:
-    """Return an acknowledgement of a delivery, or a stream's answer to a publication. Returns an empty result for other
-    payloads.
-    """
+    """Return an acknowledgement of a delivery or a stream's answer to a publication, and otherwise empty bytes."""
     if subject.startswith(_ACKS):
         return payload.partition(b" ")[0] if payload.startswith(_SETTLING) else b""
     is_answer = subject.startswith(_INBOX) or node_word(subject.decode("utf-8", "replace")) == "a"
@@ -94,10 +92,7 @@ def _told_by_nats(block: bytes) -> bytes:
 
 
 def blank(frame: bytes) -> bytes:
-    """Blank secrets in CONNECT and headers. Frames that take too long to search are truncated.
-
-    If nothing changes, the same object is returned.
-    """
+    """Blank secrets in CONNECT and headers. Returns the same object if nothing changes."""
     if _CONNECT.match(frame):
         frame = frame[:MOST]
         return starred(frame, (found.span(1) for found in _MEMBER.finditer(frame)))

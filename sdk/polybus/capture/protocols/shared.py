@@ -19,9 +19,7 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 _value: Final = json.JSONDecoder(strict=False).raw_decode
 BEGINNING: Final = 256
-"""Number of characters at the start of a truncated body that show whether the body is an error. A multiple of four, for
-base64.
-"""
+"""Characters of a truncated body that show whether it is an error. A multiple of four, for base64."""
 _KINDS: Final[Mapping[str, str]] = {
     **{kind.value: kind.value for kind in Kind},
     Kind.ERROR.value: "response",
@@ -100,10 +98,7 @@ def _made_body(message: Message) -> tuple[bytes | None, str]:
 
 
 def objects_in(frame: bytes, cut: bool, body: re.Pattern[str]) -> list[dict[str, Raw]]:
-    """Return the members of an object, or of the objects in an array.
-
-    For a truncated frame, return the members before the cut, and the beginning of the body.
-    """
+    """Return the members of an object, or of the objects in an array, up to the beginning of the body if `cut`."""
     if not cut:
         return [_members(bytes(one)) for one in (_elements(frame) if frame.lstrip()[:1] == b"[" else [Raw(frame)])]
     text = frame.decode("utf-8", "ignore").lstrip()

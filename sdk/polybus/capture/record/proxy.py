@@ -1,7 +1,4 @@
-"""A recording proxy that connects clients to a server and records every frame between them.
-
-It forwards frames without reading or changing them, so it also records frames that a bus would reject.
-"""
+"""A proxy that records all frames between clients and a server, even those that a bus would reject."""
 
 from __future__ import annotations
 
@@ -24,6 +21,7 @@ from .recorder import CaptureRecorder
 
 logger: logging.Logger = logging.getLogger("polybus.capture")
 _HOP: Final = frozenset({"host", "connection", "upgrade", "origin", "content-length", "transfer-encoding", "keep-alive"})
+_UNSUPPORTED: Final = {"http": "HTTP, which carries more than frames", "zenoh": "a fabric, which does not have two ends"}
 _AT_THE_ENDS: Final = "record at one of the programs, with connect(..., record=) or bus.record()"
 _PATIENT: Final = 4 << 20
 """Maximum unread bytes from one side. If that side cannot be paused, the other side is disconnected above this limit."""
@@ -96,10 +94,9 @@ class RecordingProxy:
         if self._own.name != self._adapter.name:
             raise ValueError(f"{listen}: the server uses {self._adapter.name}, and a proxy does not translate protocols")
         for one in (url, listen):
-            if one.partition("+")[2].startswith("http"):
-                raise Unsupported(f"{one}: a proxy cannot record HTTP, which carries more than frames: {_AT_THE_ENDS}")
-            if one.partition("+")[2].startswith("zenoh"):
-                raise Unsupported(f"{one}: a proxy cannot record a fabric, which does not have two ends: {_AT_THE_ENDS}")
+            for scheme, why in _UNSUPPORTED.items():
+                if one.partition("+")[2].startswith(scheme):
+                    raise Unsupported(f"{one}: a proxy cannot record {why}: {_AT_THE_ENDS}")
         check_tls(tls)
         check_tls(listen_tls, serves=True)
         self._tls, self._listen_tls = tls, listen_tls
@@ -115,12 +112,8 @@ class RecordingProxy:
         self.url: str = ""
         """URL to which clients can connect, available inside the context."""
 
-    # -- life ------------------------------------------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
-        """Start listening. Raises `OSError` if the address cannot be bound, and `CaptureError` if the folder cannot be
-        written.
-        """
+        """Start listening. Raises `OSError` or `CaptureError` if the address or the folder cannot be used."""
         self.recorder.claim()
         runtime = self._runtime = Runtime(self._limits)
         options = plugins.ListenOptions(
@@ -151,8 +144,7 @@ class RecordingProxy:
         await self._shut()
 
     def _common_options(self) -> dict[str, Any]:
-        codec = self._adapter.codec(self._limits)
-        framing = plugins.ProtocolFeatures.of(self._adapter).framing
+        codec, framing = self._adapter.codec(self._limits), plugins.ProtocolFeatures.of(self._adapter).framing
         forms = {"reads": codec.reads, "writes": codec.writes, "framing": framing}
         return {"host": self._runtime, "subprotocol": self._adapter.name, **forms}
 
@@ -165,8 +157,6 @@ class RecordingProxy:
             await anyio.sleep(1)
             for side in list(self._sides):
                 side.transport.tick(self._runtime.time())
-
-    # -- as a gate -------------------------------------------------------------------------------------------------------
 
     def knock(self, address: str) -> BusError | None:
         """Count a new client, or return the reason to reject it."""

@@ -1,7 +1,6 @@
 """Records links: they append frames to a bounded list, and a thread writes the frames to segments.
 
-The bus never waits for the recorder. If the writer or the disk is too slow, frames are dropped and counted, and a row without a
-frame marks the gap.
+The bus never waits for the recorder. Frames that do not fit into the list are counted, and a row marks the gap.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import timedelta
 from importlib.util import find_spec
 from itertools import accumulate
@@ -149,9 +147,7 @@ class CaptureRecorder:
     """Writes the frames of links to a folder. Its thread competes with the event loop for the GIL at each step."""
 
     enough: Final = 3072
-    """Number of rows that are worth waking the thread for. Rows that arrive before the thread runs usually still fit into the
-    batch.
-    """
+    """Rows worth waking the thread for. Rows that arrive before it runs usually still fit into the batch."""
 
     def __init__(self, settings: WriterSettings) -> None:
         self.path: Path = Path(settings.path)
@@ -169,8 +165,6 @@ class CaptureRecorder:
         self._connections = 0
         self._lock = threading.Lock()
         self._process: int | None = None  # that opened it
-
-    # -- for links: on the event loop ------------------------------------------------------------------------------------
 
     def tap(self, adapter: ProtocolAdapter, transport: Transport, *, opened: bool, who: str | None = None) -> ConnectionTap:
         """Record a connection. `opened` is set if this side has dialled, and `who` is the key of the other end's identity."""
@@ -193,8 +187,6 @@ class CaptureRecorder:
         counts = self._writer.counts
         waiting += self._given - counts.done
         return RecorderStats(counts.frames, counts.bytes, dropped + counts.refused, counts.redacted, waiting)
-
-    # -- life ------------------------------------------------------------------------------------------------------------
 
     def claim(self) -> None:
         """Reserve the recorder, which can be used only once.
@@ -263,9 +255,7 @@ class CaptureRecorder:
         return bool(flat)
 
     def close(self) -> None:
-        """Write the queued rows, seal the segment, and stop the writer. This method blocks, so do not call it in an event
-        loop.
-        """
+        """Write the queued rows and stop the writer. This method blocks, so do not call it in an event loop."""
         if self._process not in (None, os.getpid()):  # a forked child: rows and writer belong to the parent
             return
         with self._lock:
@@ -325,7 +315,7 @@ def make_recorder(
     if sys.platform == "emscripten":
         raise Unsupported("recording needs threads and files, which this platform lacks")
     for module in ("pyarrow", "numpy"):  # loaded by the thread that opens it
-        if not _installed(module):
+        if find_spec(module) is None:
             raise ImportError(f"captures need {module}: pip install 'polybus[capture]'", name=module)
     settings = WriterSettings(
         path=os.path.abspath(path),
@@ -338,9 +328,3 @@ def make_recorder(
         metadata={} if source is None else {"source": source},
     )
     return CaptureRecorder(settings)
-
-
-def _installed(module: str) -> bool:
-    with suppress(ValueError):
-        return find_spec(module) is not None
-    return False

@@ -37,13 +37,9 @@ _LOGIN: Final = re.compile(
     rb":\\{0,2}/\\{0,2}/(?:[^\s/?#:@\"\\\[]{0,255}:(?:([^\s/?#\"\\]{1,255})|(?!\d*(?:[/?#\"\\\s]|$))([^\s\"\\]{1,255}))"
     rb"|([^\s/?#:@\"\\\[]{1,255}))@"
 )
-"""Matches the password of a URL, or a user without a password, which may be a token. A password may contain ``/``, ``?`` or
-``#``. A port does not match, because it is a number.
-"""
+"""Matches the password of a URL, or a user without a password, which may be a token, but not a port."""
 _BY_SHAPE: Final = (((b"earer", b"EARER"), _BEARER), ((b"@",), _LOGIN), ((b"eyJ",), _JWT))
-"""Secrets recognised by their shape or by the word before them: bytes that occur in some frames with such a secret, and an
-expression with a group.
-"""
+"""Secrets recognised by their shape or the word before them: bytes that occur with each, and an expression."""
 _COLON: Final = re.compile(rb"[ \t\r\n]*:")
 _SCALAR: Final = re.compile(rb"[-+.0-9eEa-z]+")
 _MARKER: Final = re.compile(rb'(\\*)"\^(?:ObjectID\1"\s*:\s*\1"-?\d+|EncodedType\1"\s*:\s*\1"[\w.$;\[]{1,200})\1"')
@@ -51,9 +47,7 @@ _MARKER: Final = re.compile(rb'(\\*)"\^(?:ObjectID\1"\s*:\s*\1"-?\d+|EncodedType
 _NUMBER: Final = re.compile(rb'(\\*)"\^NumVal\1"\s*:\s*\1"(-?\d+)\1"')
 _LONG: Final = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{512,}")
 _ENDS: Final = 128
-"""Number of bytes at each end of long base64 that may be part of a name or the beginning of a secret. The middle contains
-neither.
-"""
+"""Bytes at each end of long base64 that may be part of a name or secret. The middle contains neither."""
 _FILLER: Final = b"_"
 """Replacement for the middle part. It is not a base64 character, but is allowed in a token."""
 _DEPTH: Final = 4
@@ -63,9 +57,7 @@ _FAR: Final = 64 << 10
 
 
 def blank(frame: bytes) -> bytes:
-    """Return the frame with secrets blanked and truncated after the searched part. If nothing changes, the same object is
-    returned.
-    """
+    """Return the frame with secrets blanked, or the same object if nothing changes."""
     return _blank(frame, _DEPTH, _Looks(), MOST)
 
 
@@ -230,9 +222,7 @@ def _blank(frame: bytes, depth: int, looks: _Looks, most: int) -> bytes:
     work.json(parts)
     work.pairs(parts)
     if b"\n" in frame and b"\x12" in frame:  # tags of a key and a value
-        entries = _Protobuf(work.data)
-        entries.parts(parts)
-        work.changed |= entries.changed
+        _Protobuf(work).parts(parts)
     for signs, expression in _BY_SHAPE:
         if any(sign in frame for sign in signs):
             for found in work.all(expression, parts):
@@ -352,9 +342,8 @@ _LEVELS: Final = 100
 
 
 class _Protobuf:
-    def __init__(self, data: bytearray) -> None:
-        self.data = data
-        self.changed = False
+    def __init__(self, frame: _Frame) -> None:
+        self.frame, self.data = frame, frame.data
 
     def parts(self, parts: Parts) -> None:
         """Blank map entries, which consist of a key (field 1, a string) and a value (field 2)."""
@@ -406,22 +395,22 @@ class _Protobuf:
         """Blank a ``google.protobuf.Value`` or a CloudEvents attribute. Anything else is handled as text."""
         fields = _fields(self.data, start, end)
         if not fields or any(field[:2] not in _FIELDS_OF_VALUES for field in fields):
-            self.fill(start, end)
+            self.frame.fill(start, end)
             return
         for number, kind, begin, stop in fields:
             if kind == 2 and number in (_STRUCT, _LIST):
                 self.items(begin, stop)
             elif kind == 2:
-                self.fill(begin, stop)
+                self.frame.fill(begin, stop)
             elif number == 2:  # a number; true, false and null are not secret
                 self.data[begin:stop] = bytes(stop - begin) if kind else bytes(byte & 128 for byte in self.data[begin:stop])
-                self.changed = True
+                self.frame.changed = True
 
     def items(self, start: int, end: int) -> None:
         """Blank the entries of a Struct or the values of a ListValue. Anything else is handled as text."""
         fields = _fields(self.data, start, end)
         if not fields or any(field[:2] != (1, 2) for field in fields):
-            self.fill(start, end)
+            self.frame.fill(start, end)
             return
         for _, _, begin, stop in fields:
             parts = _fields(self.data, begin, stop)
@@ -450,11 +439,6 @@ class _Protobuf:
 
     def is_name(self, value: list[Field]) -> bool:
         return len(value) == 1 and value[0][:2] == (3, 2) and is_name(self.text(*value[0][2:]))
-
-    def fill(self, start: int, end: int) -> None:
-        if end > start:
-            self.data[start:end] = b"*" * (end - start)
-            self.changed = True
 
 
 def _varint(data: bytearray, place: int) -> tuple[int | None, int]:

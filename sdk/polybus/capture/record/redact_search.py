@@ -1,6 +1,4 @@
-"""A cheap search for possible secrets, using Arrow expressions that scan all bytes once. The search may return false
-positives.
-"""
+"""A cheap search for possible secrets, using Arrow expressions that scan all bytes once."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ OF_NAMES: Final = frozenset(
     "name key k field id label header parameter param property attribute variable setting option".split()
 )
 OF_VALUES: Final = frozenset("value values val v content contents default current input".split())
-"""Last words of member names: a member in `OF_NAMES` contains the name of a value, and a member in `OF_VALUES` contains the
-value.
-"""
+"""Last words of member names: members in `OF_NAMES` contain the name of a value, members in `OF_VALUES` the value."""
 _WORDS: Final = 3
 """Maximum number of words in a name. A longer text is a sentence."""
 _CAPITALS: Final = "|".join(form for word in SHORT for form in (word.title(), word.upper()))
@@ -37,9 +33,7 @@ _SHORT: Final = (
     rf"(?:{_BORDER}(?:{'|'.join(SHORT)})|(?-i:[a-z](?:{_CAPITALS})))[-_ ]?(?:(?:{'|'.join(ENDINGS)})s?)?{TAIL}"
     r"[\"\\=:%\x12]"
 )
-"""Expression for short names. It ends after the name, with a quote, the sign before the value, or the tag of a protobuf
-value.
-"""
+"""Expression for short names, up to a quote, the sign before the value, or the tag of a protobuf value."""
 NAMES: Final = rf"{'|'.join(WORDS).replace('_', '[-_ .]?')}|{_SHORT}"
 """Expression for the names of secrets, case-insensitive."""
 
@@ -63,9 +57,7 @@ _DECODED: Final = f"{SUSPECT.replace(_BORDER, '')}|{_HIDING}"
 """Expression for decoded base64, where a short name may directly follow the end of other base64."""
 
 MOST: Final = 128 << 10
-"""Maximum suspicious bytes of a frame that are searched. A frame that consists only of secret names or base64 thus takes a
-tenth of a second instead of seconds. It is truncated at that point, like a frame that is too long.
-"""
+"""Maximum suspicious bytes of a frame to search, in a tenth of a second. The frame is truncated at that point."""
 _PIECE: Final = 8 << 10
 _OVERLAP: Final = 1 << 10
 """Bytes of the next piece that are searched together with each piece. No name, login or start of a token is longer."""
@@ -116,9 +108,7 @@ def whole_base64(frame: bytes | bytearray, start: int) -> bytes:
 
 
 def _hides(text: bytes) -> bool:
-    """Return True if a short text may contain a secret. Searching for a few words is cheaper than building an array for an
-    expression.
-    """
+    """Return True if a short text may contain a secret. For one text, words are cheaper than an Arrow expression."""
     found = _may_hide(text)
     if not found and BASE64.search(text) is not None:
         plain = decoded([text])[0].as_py()
@@ -163,9 +153,6 @@ def _pieces(frame: bytes) -> Iterator[tuple[int, int]]:
 def _matching(array: pa.Array, expression: str) -> list[int]:
     found = pc.match_substring_regex(array, expression)
     return pc.indices_nonzero(found).to_pylist() if found.true_count else []
-
-
-# -- names --------------------------------------------------------------------------------------------------------------
 
 
 def name_of(raw: bytes) -> str:

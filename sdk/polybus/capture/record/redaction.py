@@ -32,11 +32,7 @@ def redact_default(protocol: str, frame: bytes) -> bytes:
 
 
 class Redaction:
-    """Blanks secrets in frames, omits bodies (except fields that show the message's purpose), and truncates frames after
-    `longest` bytes.
-
-    `redact` is ``"default"``, a function, or `None` to disable redaction.
-    """
+    """Blanks secrets with `redact`, omits bodies except fields that show the message's purpose, and truncates frames."""
 
     def __init__(self, redact: Redact | Literal["default"] | None, *, bodies: bool, longest: int = 4 << 20) -> None:
         self._redact: Redact | None = redact_default if redact == "default" else redact
@@ -46,19 +42,16 @@ class Redaction:
         self._failed = False
 
     def apply(self, ends: Sequence[RowHeader], numbers: Int32s, frames: pa.Array) -> tuple[pa.Array, Int32s | None, int]:
-        """Return the frames to write, flags to add or `None`, and the number of redacted frames. `numbers` are indexes into the
-        headers.
-        """
+        """Return the frames to write, flags to add or `None`, and the number of redacted frames."""
         flags = np.zeros(len(frames), np.int32)
         if frames.nbytes > self._longest:
             frames = self._cut(frames, flags)
         cut = np.flatnonzero(flags).tolist()  # a secret may continue behind the cut, where its shape is unknown
+        every = range(len(frames))
         if not self._bodies:
-            rows = ((row, ends[numbers[row]]) for row in range(len(frames)))
-            frames = self._changed(rows, frames, flags, self._without_body)
-        if self._redact is not None:
-            redact = self._redact
-            which = sorted({*_suspicious(ends, numbers, frames), *cut}) if self._suspects else range(len(frames))
+            frames = self._changed(((row, ends[numbers[row]]) for row in every), frames, flags, self._without_body)
+        if (redact := self._redact) is not None:
+            which = sorted({*_suspicious(ends, numbers, frames), *cut}) if self._suspects else every
             rows = ((row, ends[numbers[row]]) for row in which)
             frames = self._changed(rows, frames, flags, lambda end, one: redact(end.protocol, one))
         return frames, flags if flags.any() else None, int(np.count_nonzero(flags & FLAG_REDACTED))

@@ -1,7 +1,4 @@
-"""Taps, which wrap a link's session and transport and record each frame.
-
-A link without recording has no taps. A tap adds one tuple and one append per frame.
-"""
+"""Taps, which wrap a link's session and transport to record each frame, at the cost of a tuple and an append."""
 
 from __future__ import annotations
 
@@ -92,9 +89,6 @@ class ConnectionTap:
         return self._writing(self._outgoing, hand_on, asked)
 
     def _writing(self, end: RowHeader, hand_on: Callable[..., Any], asked: list[Ttl] | None = None) -> Callable[..., Any]:
-        """Return a function that records a frame and passes it on. Incoming frames are recorded first, outgoing frames are
-        passed on first.
-        """
         rows, wake, take, now_ns = self.recorder.rows, self.recorder.wake, self.recorder.take, monotonic_ns
         extend, wakes = rows.extend, self.recorder.enough * FIELDS - FIELDS
 

@@ -1,7 +1,4 @@
-"""The writer, which receives rows, redacts them and writes segments. It has no thread and may wait for the disk.
-
-Frames that cannot be written to disk are dropped and counted, and a row without a frame marks the gap.
-"""
+"""The writer, which redacts rows and writes segments. Frames that cannot be written are counted in gap rows."""
 
 from __future__ import annotations
 
@@ -73,10 +70,7 @@ class Rows:
     def batch(
         self, capture_id: str, seq: int, offset_ns: int, frames: pa.Array, flags: npt.NDArray[np.int32] | None
     ) -> pa.RecordBatch:
-        """Return a batch of `FRAMES` with redacted frames and added `flags`.
-
-        `offset_ns` is the wall clock minus the monotonic clock.
-        """
+        """Return a batch of `FRAMES`. `offset_ns` is the wall clock minus the monotonic clock."""
         given = {name: [getattr(end, name) for end in self.ends] for name in _OF_ENDS}
         given["capture_id"] = [capture_id] * len(self.ends)
         arrays = [pa.array(values, FRAMES.field(name).type) for name, values in given.items()]
@@ -183,9 +177,7 @@ class CaptureWriter:
             logger.exception(what, self.path, extra=log_fields(path=self.path))
 
     def finish(self) -> None:
-        """Write pending gaps and the end of the recording, and seal the segment. Readers decode segments that are not decoded
-        yet.
-        """
+        """Write pending gaps and the end of the recording, and seal the segment."""
         decoding, self._decoding = self._decoding, None
         if self._room is not None:
             self._room.close()
@@ -208,8 +200,6 @@ class CaptureWriter:
             with suppress(OSError):  # then only the mark of the end is missing
                 self._write(NOTHING)
         self._seal()
-
-    # -- a batch ---------------------------------------------------------------------------------------------------------
 
     def _put(self, flat: list[Any]) -> None:
         rows = Rows(flat)
@@ -265,8 +255,6 @@ class CaptureWriter:
         except OSError as error:
             logger.error("%s could not be sealed: %s", segment.path, error.strerror or error, extra=more)
             segment.close()
-
-    # -- what is missing -------------------------------------------------------------------------------------------------
 
     def _held_back(self) -> bool:
         return bool(self._not_before) and time.monotonic() < self._not_before

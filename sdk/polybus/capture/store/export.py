@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -87,23 +86,22 @@ def export(
     check_choice(table, _SCHEMAS, "table")
     check_choice(format, ("parquet", "jsonl"), "format")
     folder, progress = new_folder(out), progress or (lambda rows: None)
-    with naming(folder):
-        return _written(capture, folder, format, table, progress)
-
-
-def _written(capture: Capture, folder: Path, format: str, table: str, progress: Progress) -> list[Path]:
     batches = (batch.rows for batch in capture.batches()) if table == "frames" else _decoded_rows(capture, table)
-    if format == "parquet":
-        return _write_parquet(folder, table, _SCHEMAS[table], batches, progress)
-    path, done = folder / f"{table}.jsonl", 0
+    with naming(folder):
+        if format == "parquet":
+            return _write_parquet(folder, table, _SCHEMAS[table], batches, progress)
+        return [_write_lines(folder / f"{table}.jsonl", batches, progress)]
+
+
+def _write_lines(path: Path, batches: Iterator[pa.RecordBatch], progress: Progress) -> Path:
+    done = 0
     with path.open("w", encoding="utf-8") as file:
         for batch in batches:
             for row in batch.to_pylist():
-                file.write(json.dumps(_plain(row), ensure_ascii=False, separators=(",", ":")))
-                file.write("\n")
+                print(_line(row), file=file)
             done += batch.num_rows
             progress(done)
-    return [path]
+    return path
 
 
 def _decoded_rows(capture: Capture, table: str) -> Iterator[pa.RecordBatch]:
@@ -120,16 +118,11 @@ def _decoded_rows(capture: Capture, table: str) -> Iterator[pa.RecordBatch]:
     capture.losses = losses
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _line(row: dict[str, Any]) -> str:
     found: dict[str, Any] = {}
     for name, value in row.items():
-        if isinstance(value, bytes):
-            try:
-                found[name] = value.decode("utf-8")
-            except UnicodeDecodeError:
-                found[f"{name}_base64"] = base64.b64encode(value).decode()
-        elif isinstance(value, date):
-            found[name] = value.isoformat()
-        else:
-            found[name] = value
-    return found
+        try:
+            found[name] = value.decode("utf-8") if isinstance(value, bytes) else value
+        except UnicodeDecodeError:
+            found[f"{name}_base64"] = base64.b64encode(value).decode()
+    return json.dumps(found, default=lambda value: value.isoformat(), ensure_ascii=False, separators=(",", ":"))

@@ -32,10 +32,7 @@ def naming(path: AnyPath) -> Iterator[None]:
 
 
 def find_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a path or URI (including ``s3a://``), and the path within it.
-
-    Raises `CaptureError` if the file system is unreachable.
-    """
+    """Return the file system of a path or URI, and the path within it. Raises `CaptureError` if it is unreachable."""
     if "://" not in path:
         return pafs.LocalFileSystem(), os.path.abspath(path)
     try:

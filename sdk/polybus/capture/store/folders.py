@@ -25,9 +25,7 @@ _ATTEMPTS: Final = 1000
 
 
 class Folder:
-    """A recorder's folder, with limits on size and age. Recorders may share a folder, because each segment belongs to one
-    recorder.
-    """
+    """A recorder's folder, with limits on size and age. Several recorders may share it."""
 
     def __init__(self, path: Path, max_bytes: int, max_age: float) -> None:
         self.path = path
@@ -71,32 +69,29 @@ class Folder:
 
     def trim(self, now: float) -> list[Gap]:
         """Remove the oldest sealed segments that exceed a limit, with their columns. Returns the resulting gaps."""
-        segments = [(number, sealed, path, self._stat(number, path)) for number, sealed, path in self._segments()]
-        total = sum(size for _, _, _, (size, _) in segments)
+        segments = [(number, sealed, [*self._columns(number), path]) for number, sealed, path in self._segments()]
+        sizes = {number: sum(_stat(file)[0] for file in files) for number, _, files in segments}
+        total = sum(sizes.values())
         removed: list[int] = []
         frames = 0  # including frames that only a gap row counts
-        for number, sealed, path, (size, changed) in segments:
-            if not sealed or (total <= self._max_bytes and now - changed <= self._max_age):
+        for number, sealed, files in segments:
+            path = files[-1]
+            if not sealed or (total <= self._max_bytes and now - _stat(path)[1] <= self._max_age):
                 break  # in order, so that no number is missing in between
             try:
                 first, gone = _what_goes_with(path, number)
-                for columns in self._columns(number):
-                    columns.unlink(missing_ok=True)
-                path.unlink()
+                for file in files:
+                    file.unlink(missing_ok=file is not path)
             except OSError as error:
                 logger.error("%s cannot be removed: %s", path, error, extra=log_fields(path=str(path)))
                 break
             removed += (first, number)
             frames += gone
-            total -= size
+            total -= sizes[number]
         return [Gap(RETENTION, frames, segments=[min(removed), max(removed)])] if removed else []
 
     def _columns(self, number: int) -> list[Path]:
         return [Path(columns_path(str(self.path), table, number)) for table in reversed(TABLES)]
-
-    def _stat(self, number: int, path: Path) -> tuple[int, float]:
-        size, changed = _stat(path)
-        return size + sum(_stat(columns)[0] for columns in self._columns(number)), changed
 
     def _segments(self) -> list[tuple[int, bool, Path]]:
         known = ((segment_number(name), self.path / name) for name in os.listdir(self.path))
@@ -111,10 +106,7 @@ def _stat(path: Path) -> tuple[int, float]:
 
 
 def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
-    """Return the first segment and the number of frames that are lost if a segment is removed.
-
-    This includes frames that were removed earlier and that the segment's rows report.
-    """
+    """Return the first segment and the number of frames that are lost with a segment, or were lost before."""
     first, frames = number, 0
     try:
         reader = SegmentReader(pa.memory_map(str(path)).read_buffer(), path.name)
@@ -131,10 +123,7 @@ def _what_goes_with(path: Path, number: int) -> tuple[int, int]:
 
 
 def seal_left_open(path: Path) -> int | None:
-    """Seal a segment without a writer, and return the number of bytes lost at its end.
-
-    Returns `None` if the segment has a writer or is of another version.
-    """
+    """Seal a segment without a writer. Returns the bytes lost at its end, or `None` if it has a writer."""
     with locked(path) as (file, ours):
         if not ours:
             return None

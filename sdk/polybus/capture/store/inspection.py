@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from attrs import define, field, frozen
@@ -62,11 +62,9 @@ def info(capture: Capture) -> Info:
     Raises:
         CaptureError: If a segment is missing or has an unknown version.
     """
-    found = Info(capture.path)
-    segments = capture.segments()
-    found.segments, found.open = len(segments), sum(not segment.sealed for segment in segments)
+    segments, conns = capture.segments(), set[str]()
+    found = Info(capture.path, len(segments), sum(not segment.sealed for segment in segments))
     found.bytes = sum(segment.size for segment in segments)
-    conns: set[str] = set()
     sources = [capture.reader(segment).schema_metadata().get("source") for segment in segments]
     found.sources = [source for source in dict.fromkeys(sources) if source is not None]
     for batch in capture.batches():
@@ -127,9 +125,7 @@ def verify(capture: Capture, progress: Callable[[int], None] | None = None) -> V
     """
     frames = batches = 0
     losses: list[Loss] = []
-    numbers = []
-    for segment in capture.segments(complete=False):
-        numbers.append(segment.number)
+    for segment in (segments := capture.segments(complete=False)):
         reader = capture.reader(segment)
         for _, rows in reader.batches():
             rows.validate(full=True)
@@ -138,26 +134,26 @@ def verify(capture: Capture, progress: Callable[[int], None] | None = None) -> V
             if progress is not None:
                 progress(frames)
         losses += lost(segment, reader)
-    return Verdict(frames, batches, tuple(losses), missing_among(numbers))
-
-
-# -- recovery -----------------------------------------------------------------------------------------------------------------
+    return Verdict(frames, batches, tuple(losses), missing_among([segment.number for segment in segments]))
 
 
 @frozen
 class Recovered:
-    """Result of `recover`: the rows saved in the new capture, and the lost rows."""
+    """Result of `recover`.
+
+    Attributes:
+        frames, batches: Rows and batches saved in the new capture.
+        lost_frames: Number of frames known to be missing. A range with an unknown number of frames counts as 0.
+        lost_stretches, lost_bytes: Number of skipped ranges, and of the bytes in them.
+        missing: Numbers of missing segments.
+    """
 
     frames: int
     batches: int
     lost_frames: int
-    """Number of frames known to be missing. A range with an unknown number of frames counts as 0."""
     lost_stretches: int
-    """Number of skipped byte ranges."""
     lost_bytes: int
-    """Number of bytes in the skipped ranges."""
     missing: tuple[int, ...]
-    """Numbers of missing segments."""
 
 
 def recover(path: AnyPath, out: AnyPath, progress: Callable[[int], None] | None = None) -> Recovered:
@@ -175,27 +171,15 @@ def recover(path: AnyPath, out: AnyPath, progress: Callable[[int], None] | None 
         OSError: If the new capture cannot be written.
     """
     capture = Capture(path)
-    recovery = _Recovery(capture, new_folder(out), progress if progress is not None else lambda rows: None)
+    recovery = _Recovery(capture, new_folder(out), progress or (lambda rows: None))
     segments = capture.segments(complete=False)
     with naming(out):
         for segment in segments:
             recovery.take(segment)
         recovery.end()
-    numbers = [segment.number for segment in segments]
-    return Recovered(
-        recovery.frames,
-        recovery.batches,
-        sum(stretch.frames or 0 for stretch in recovery.lost),
-        len(recovery.lost),
-        sum(stretch.size for stretch in recovery.lost),
-        missing_among(numbers),
-    )
-
-
-class _Left(NamedTuple):
-    metadata: Mapping[str, str]
-    seq: int
-    """Number of the next frame."""
+    lost, missing = recovery.lost, missing_among([segment.number for segment in segments])
+    frames, size = sum(stretch.frames or 0 for stretch in lost), sum(stretch.size for stretch in lost)
+    return Recovered(recovery.frames, recovery.batches, frames, len(lost), size, missing)
 
 
 @define
@@ -207,7 +191,8 @@ class _Recovery:
     batches: int = 0
     lost: list[Stretch] = field(factory=list)
     written: int = 0
-    left: dict[str, _Left] = field(factory=dict)
+    left: dict[str, tuple[Mapping[str, str], int]] = field(factory=dict)
+    """Metadata and next frame number of recordings that have no end."""
 
     def take(self, segment: Segment) -> None:
         reader = self.capture.reader(segment)
@@ -237,7 +222,7 @@ class _Recovery:
         if name := reader.metadata.get("capture_id", name):
             self.left.pop(name, None)
             if not reader.ended:
-                self.left[name] = _Left({**reader.metadata, "capture_id": name}, seq)
+                self.left[name] = {**reader.metadata, "capture_id": name}, seq
 
     def end(self) -> None:
         for metadata, seq in self.left.values():

@@ -48,9 +48,7 @@ _LONGEST_HEADER: Final = 1 << 20
 _BEGIN: Final = re.compile(rb"\xff\xff\xff\xff(?=..[\0-\x10]\0)", re.DOTALL)
 """Matches a prefix followed by a length of up to `_LONGEST_HEADER`."""
 _IN_VAIN: Final = 8
-"""Maximum bytes read for false messages, as a multiple of the segment's size. Corruption costs at most one segment size. A file
-with thousands of false messages that are as long as the file comes from an attacker.
-"""
+"""Maximum bytes read for false messages, as a multiple of the segment's size. Only an attacker needs more."""
 _UNCOMPRESSED: Final = -1
 """Length before a buffer that is stored uncompressed, because compression would not shrink it."""
 
@@ -116,10 +114,7 @@ class SegmentWriter:
             raise
 
     def write(self, batch: pa.RecordBatch, seq: int) -> int:
-        """Write a batch of `FRAMES` rows, the first of which has number `seq`, and return its size in bytes.
-
-        After an error, no part of the batch remains in the file.
-        """
+        """Write a batch of `FRAMES` rows, beginning with number `seq`, and return its size in bytes."""
         stream = encode_batch(batch, self._schema, marked(self.batches, seq, batch.num_rows))
         data = sealed_message(stream.slice(self._head).to_pybytes())
         self._write(data)
@@ -162,11 +157,7 @@ NOTHING: Final = pa.RecordBatch.from_pylist([], schema=FRAMES)
 
 
 def encode_batch(batch: pa.RecordBatch, schema: pa.Schema, mark: str) -> pa.Buffer:
-    """Return a stream with the schema and one batch, with a mark in its metadata and without an end-of-stream marker.
-
-    The stream is built in memory, because Arrow writes many small pieces. For a Python file object, each piece would wait for
-    the GIL.
-    """
+    """Return a stream with the schema and one marked batch. In memory, Arrow does not wait for the GIL at each piece."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=_LEVEL), use_threads=False)
     writer = pa.ipc.new_stream(sink, schema, options=options)
@@ -266,9 +257,7 @@ class SegmentReader:
                 yield message.batch, self.rows(message)
 
     def rows(self, message: ArrowMessage, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Return the rows of a batch. Other columns are not decompressed. Six columns take a third of the time of all
-        columns.
-        """
+        """Return the rows of a batch, without decompressing other columns."""
         wanted = FRAMES if columns is None else pa.schema([FRAMES.field(name) for name in columns], FRAMES.metadata)
         batch = self._read(message, wanted.names)
         if batch.schema.names == wanted.names and self._schema is FRAMES:
@@ -283,8 +272,7 @@ class SegmentReader:
     def _read(self, message: ArrowMessage, names: Sequence[str]) -> pa.RecordBatch:
         """Read a batch with Arrow, after a schema, because only a stream can be read in part.
 
-        Sizes are checked before Arrow allocates memory, and contents are checked afterwards, because a checksum does not show
-        who created a file.
+        A checksum does not show who created a file, so sizes are checked before memory is allocated, and contents afterwards.
         """
         size = unpacked_size(pa.ipc.read_message(message.data), self._schema, names)
         if size > MOST_BYTES:
@@ -338,9 +326,7 @@ def _text(data: bytes) -> str:
 
 
 def marked(batch: int, seq: int, rows: int) -> str:
-    """Return the mark for `sealed_message`: the number of the batch (-1 for the schema), of its first frame, and of its
-    rows.
-    """
+    """Return the mark for `sealed_message`: the numbers of the batch (-1: schema), of its first frame, and of its rows."""
     return f"crc32={_BLANK.decode()} batch={batch} seq={seq} rows={rows}"
 
 
@@ -380,9 +366,7 @@ class ArrowMessage:
 
 
 def messages(data: pa.Buffer, offset: int = 0) -> Iterator[ArrowMessage]:
-    """Yield the messages of a segment, starting after an earlier message. Corrupt bytes up to the next intact message are one
-    range.
-    """
+    """Yield the messages of a segment. Corrupt bytes up to the next intact message are one range."""
     search = _Search(data, offset)
     while offset < len(search.view) and not search.is_end(offset):
         message = search.message(offset)
