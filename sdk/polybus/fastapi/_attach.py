@@ -29,6 +29,17 @@ from ..plugins.tools import check_given, check_type, explains, in_own_thread, lo
 from ..transports.asgi import AsgiWebSocket, Receive, Scope
 from ._attachment import AttachedRoute, Attachment
 
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.routing import Router
+
+    from .. import Backoff
+    from ..plugins import ProtocolAdapter
+
+    Application: TypeAlias = Starlette | Router
+
+logger: logging.Logger = logging.getLogger("polybus")
+
 _PLAIN: Final = ("starlette.", "fastapi.", "uvicorn.")
 """Packages with middleware that does nothing after a WebSocket call returns. FastAPI's telemetry can be detected in the
 scope."""
@@ -64,8 +75,6 @@ def _within(outer: Any, inner: Any) -> Any:
         outer = getattr(outer, "app", None)
     return None
 
-
-logger: logging.Logger = logging.getLogger("polybus")
 
 _STATUS: Final = {
     Code.INVALID_ARGUMENT: 422,
@@ -136,21 +145,10 @@ def answer_errors(app: Any) -> None:
         app.add_exception_handler(BusError, bus_error_response)
 
 
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-    from starlette.routing import Router
-
-    from .. import Backoff
-    from ..plugins import ProtocolAdapter
-
-    Application: TypeAlias = Starlette | Router
-
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SCRIPT = "polybus-script"
 _FRAMES: Final = "polybus-frames.js"
 _DOCS_HEADERS: Final = {"cache-control": "no-cache", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}
-
-
 _INSTEAD: Final = {
     "url": "give path='/bus' and protocol='ubre'",
     "prefix": "path= is the whole path after the prefix of the router",

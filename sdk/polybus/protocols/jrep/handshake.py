@@ -343,7 +343,6 @@ def _violate(federation: Federation, message: Message, now: float) -> None:
 
 
 def _expired(federation: Federation, message: Message, now: float) -> None:
-
     federation.say("SessionExpired")
     raise refuse("no federation: send Associate or ConnectToQueue first", "session_expired")
 

@@ -126,10 +126,7 @@ class MessageWriter:
             tail = b',"PolybusTtl":%d}' % (ttl * 1000 + 0.5 if 0.0 <= ttl < 1e12 else milliseconds(ttl))
         if message.headers:
             tail = self._headers(message) + tail
-        raw = message.raw
-        if raw is None or raw is not message.checked or message.format is not self._values:
-            return start + self._body(message, names.body) + tail
-        return b"".join((start, names.body, raw, tail))
+        return b"".join((start, self._body(message, names.body), tail))
 
     def _answer_to(self, message: Message, id: Any, which: int) -> bytes:
         """Write the destination of an answer: the caller's subject, or the subject in the id of a received answer."""
