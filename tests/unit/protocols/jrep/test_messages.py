@@ -11,6 +11,7 @@ from polybus import Code, Kind, Limits, Message
 from polybus.body import JSON, OCTETS
 from polybus.errors import EncodeError, LocalProtocolError, RemoteProtocolError, ReservedSubject, Unsupported
 from polybus.protocols import Jrep
+from polybus.protocols.jrep import Parts
 from polybus.protocols.jrep.names import LOCAL_PREFIX, is_reserved
 from tests.unit.protocols.strategies import CODES, COUNTS, NUMBERS, TEXT, messages_of, values
 
@@ -165,6 +166,8 @@ def test_parts_of_the_application_are_attributes_and_a_session_id_is_never_read(
     message = read('[{"ToSubject":"a","CommandType":"Subscribe","Value ":"happyTopic","Value":1}]')
     assert message.body == 1
     assert message.attributes == {"CommandType": "Subscribe", "Value ": "happyTopic"}
+    message = read(Jrep().codec().encode([Message(Kind.PUBLISH, "a", body=Parts(Value=[1], Nick="Ann"))]).decode())
+    assert (message.body, message.attributes) == ([1], {"Nick": "Ann"})
 
 
 def test_parts_with_marks_share_one_space_of_ids() -> None:

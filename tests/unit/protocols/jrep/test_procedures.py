@@ -186,8 +186,8 @@ async def test_a_function_answers_for_primitives_and_for_their_classes() -> None
             with pytest.raises(EncodeError, match="argument 1"):
                 _ = client.request(ADD, [2**40, 3])
             assert await SERVICE.call(client, "add", 2, 3, returns=int) == 5
-            with pytest.raises(NoHandler):
-                await SERVICE.call(client, "add", "x", "y")
+            with pytest.raises(NoHandler, match=r"add:java\.lang\.String:x\.Y:"):
+                await SERVICE.call(client, "add", "x", JavaObject("x.Y"))
             with pytest.raises(RequestError, match="argument 2"):
                 await client.request(ADD, [1, "x"])
         async with bus:
