@@ -227,8 +227,6 @@ def exchanges(
 
 @attrs.define
 class _Reading:
-    """Reads the events of a capture once and collects facts about all of them."""
-
     closes: list[pa.RecordBatch] = attrs.Factory(list)
     _watermarks: Watermarks = attrs.Factory(Watermarks)
     _holes: Holes = attrs.Factory(lambda self: Holes(ends=self._watermarks.ends), takes_self=True)

@@ -171,7 +171,6 @@ class PipelineStep:
             raise CaptureError(f"{self._path} has no connection {wanted!r}; it has {len(known)}, such as {some or 'none'}")
 
     def _is_all(self, end: ReadPosition) -> bool:
-        """Return True if a position is at the end of all segments, including those of other recorders."""
         last = self._capture.segments(complete=False)[-1]
         return end.segment == last.number and reach(self._capture, end) == end
 

@@ -412,8 +412,6 @@ def _of_row(
 
 
 class _OpenSubscriptions:
-    """The subscriptions that are open at the beginning of the window."""
-
     def __init__(self) -> None:
         self._of: dict[str, dict[tuple[str, str | int], RecordedMessage]] = {}
         """Subscriptions by connection, then by the client behind it and the subject."""

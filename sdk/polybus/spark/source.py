@@ -307,8 +307,6 @@ def _body(row: Mapping[str, Any]) -> Any:
 
 
 class _Publishing:
-    """Writes partitions of a DataFrame as publications."""
-
     def __init__(self, given: Mapping[str, str], columns: Sequence[str], run: str) -> None:
         options = {name.lower(): value for name, value in given.items()}
         url = options.get("path") or options.get("url")

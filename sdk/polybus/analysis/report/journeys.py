@@ -408,7 +408,6 @@ class Journeys:
         return [way.told() for way in ways]
 
     def _messages(self, events: Any, rows: Rows) -> dict[tuple[Any, ...], Row]:
-        """Return the requests and answers of exchanges by `_message_of`."""
         seqs = {(row["capture_id"], row[name]) for row in rows for name in ("request_seq", "response_seq")}
         wanted = [{"capture_id": capture, "seq": seq} for capture, seq in sorted(seqs, key=str) if seq is not None]
         given = self._engine.hand(pa.Table.from_pylist(wanted, _PLACE))

@@ -441,7 +441,6 @@ class Sums:
             now.since, now.again = until, [name for name, (_, last) in now.files["exchanges"].items() if last >= begin]
 
     def _unsettled(self, engine: Engine, output: Output, new: Sequence[str]) -> tuple[Any, list[dict[str, Any]]]:
-        """Return the exchanges to count now, and facts about them."""
         again = [name for name in self.now.again if name not in new]
         places = {"again": again, "new": new, "open": [file.name for file in output.named("exchanges") if file.provisional]}
         tables = {name: self._read(engine, output, "exchanges", files) for name, files in places.items() if files}

@@ -119,7 +119,6 @@ def _leave_with(owner: int) -> None:
 
 
 def _step_back() -> None:
-    """Use only idle resources, and at most one CPU."""
     import pyarrow as pa
 
     pa.set_cpu_count(1)

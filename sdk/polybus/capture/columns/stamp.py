@@ -134,5 +134,4 @@ def decoder_version(protocol: str) -> str | None:
 
 
 def _is_current(versions: Mapping[str, str | None]) -> bool:
-    """Return True if every decoder has the same version here or is not installed."""
     return all(decoder_version(protocol) in (None, version) for protocol, version in versions.items())

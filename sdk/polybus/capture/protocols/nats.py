@@ -52,8 +52,6 @@ _HEADER: Final = re.compile(rb"([!-9;-~]+):[ \t]*([^\r\n]+)")
 
 
 class _Facts(NamedTuple):
-    """Event fields that differ from the common fields."""
-
     kind: str
     subject: str | None
     correlation_id: str | None = None

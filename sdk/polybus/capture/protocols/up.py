@@ -34,7 +34,6 @@ def blank(frame: bytes) -> bytes:
 
 
 def _fields(frame: bytes, at: int, end: int, wanted: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of the fields with a number, until the message ends or is truncated."""
     for _, stop, number, _, part, _ in walk_fields(frame, at, end):
         if number == wanted and part is not None:
             yield part, stop

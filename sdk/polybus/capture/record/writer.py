@@ -277,7 +277,6 @@ class CaptureWriter:
         self._not_before = time.monotonic() + RETRY
 
     def _give_up(self, ends: Sequence[RowHeader]) -> None:
-        """Count unwritten rows, including the frames reported by their gap rows."""
         for end in ends:
             if not isinstance(end, Gap):
                 self._lost += 1
