@@ -3,19 +3,14 @@
 import asyncio
 import gc
 import math
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, BusError, Code, Context, DeadlineExceeded, Disconnected, Limits, RequestError, Retry, connect
-from polybus._core.link.link import Link
+from polybus import Backoff, Bus, Code, Context, DeadlineExceeded, Disconnected, RequestError, Retry, connect
 from polybus._core.link.state import State
-from polybus._core.peer.peer_core import PeerCore
-from polybus._core.rpc.reply import Reply
 from polybus.plugins import Closed, Frames
 from polybus.plugins.extensions import core_of
 from polybus.protocols.ubre import session as ubre
@@ -25,142 +20,25 @@ from tests.loops import virtual_time  # noqa: F401
 from tests.support import eventually
 from tests.unit.answering import answering
 
-LATE = 0.011
-"""Seconds by which one alarm may be late, so that it serves many deadlines; and what rounding adds."""
-LIMITS = Limits(outbox=30, outbox_bytes=100_000, running=8, waiting=20, pending=200, close_timeout=0.05, handshake_timeout=0.5)
 
-
-def unwatched(bus: Bus, peer: PeerCore, reply: Reply[Any]) -> list[str]:
-    """Why a request would not end by its deadline: what the timer would have to know of it, and does not."""
-    runtime, faults = bus._services.running, []
-    unsent = {} if peer._unsent is None else peer._unsent.replies
-    if all(other is not reply for other in (*peer.pending.values(), *unsent.values())):
-        faults.append("in no table that is looked through")
-    if peer not in runtime.deadlines.watched:
-        faults.append("its peer is not looked at")
-    if peer.due > reply.deadline:
-        faults.append(f"its peer is looked at {peer.due - reply.deadline} s too late")
-    if runtime.deadlines._armed > reply.deadline + LATE:
-        faults.append(f"the alarm is {runtime.deadlines._armed - reply.deadline} s too late")
-    return faults
-
-
-class World:
-    """A server, a client, and what may happen to the link between them; chosen by a seed."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.server, self.client = Bus(limits=LIMITS), Bus(limits=LIMITS)
-        self.replies: list[tuple[PeerCore, Reply[Any]]] = []
-        self.over: list[Reply[Any]] = []
-        self.server.handle("echo")(self.echo)
-        self.server.handle("slow")(self.slow)
-        self.server.handle("page")(self.page)
-
-    async def echo(self, body: Any) -> Any:
-        return body
-
-    async def slow(self, body: float) -> None:
-        await anyio.sleep(body)
-
-    async def page(self, body: int) -> str:
-        return "x" * body
-
-    @property
-    def link(self) -> Link:
-        return self.peer.link
-
-    @property
-    def peer(self) -> PeerCore:
-        peer: PeerCore = next(iter(self.client._services.running.links)).peers[0]
-        return peer
-
-    # -- what may happen -------------------------------------------------------------------------------------------------
-
-    def ask(self) -> None:
-        subject, body = self.rng.choice([("echo", 1), ("slow", 0.05), ("slow", 10), ("page", 20_000), ("nobody", None)])
-        with suppress(BusError):
-            reply = self.peer.public.request(subject, body, timeout=self.rng.choice([0.001, 0.02, 0.2, 2.0]))
-            self.replies.append((self.peer, reply))
-
-    def ask_much(self) -> None:
-        for _ in range(40):
-            self.ask()
-
-    def cancel(self) -> None:
-        if self.replies:
-            self.rng.choice(self.replies)[1].cancel()
-
-    def stall(self) -> None:
-        for link in self.server._services.running.links:
-            transport: Any = link.transport
-            transport.pause_reading()
-
-    def go_on(self) -> None:
-        for link in self.server._services.running.links:
-            transport: Any = link.transport
-            transport.resume_reading()
-
-    def cut(self) -> None:
-        if self.link.transport is not None and self.link.state is State.UP:
-            self.link.transport.abort(Closed(1006, "cut"))
-
-    def cut_there(self) -> None:
-        for link in self.server._services.running.links:
-            if link.transport is not None:
-                link.transport.abort(Closed(1006, "cut"))
-
-    def kick(self) -> None:
-        for link in list(self.server._services.running.links):
-            link.close(1000, "go away")
-
-    def protect(self) -> None:
-        self.link.abort(Closed(1013, "too slow"), comes_back=True)
-
-    def half_close(self) -> None:
-        link = self.link
-        if link.receiver is not None and link.state is State.UP and link.transport is not None:
-            link.receiver.closing(Closed(1006, "the peer says nothing more"))
-            self.rng.choice([self.ask, self.ask_much, self.cancel])()
-            self.check("half closed")
-            link.transport.abort(Closed(1006, "and is gone"))
-
-    def flood(self) -> None:
-        with suppress(BusError):
-            for _ in range(40):
-                self.client.publish_nowait("news", "x" * 2_000)
-
-    def check(self, where: str) -> None:
-        for peer, reply in self.replies:
-            if not reply.done():
-                assert not unwatched(self.client, peer, reply), (where, reply, self.link.state)
-        self.over += [reply for _, reply in self.replies if reply.done()]
-        self.replies = [(peer, reply) for peer, reply in self.replies if not reply.done()]
-
-
-@pytest.mark.parametrize("protocol", ["ubre", "csb"])
-@pytest.mark.parametrize("seed", range(4))
-async def test_the_timer_knows_of_every_open_request_whatever_happens_to_its_link(protocol: str, seed: int) -> None:
-    world = World(seed)
-    events: list[Callable[[], None]] = [
-        *[world.ask] * 5, world.ask_much, world.cancel, world.stall, world.go_on, world.go_on, world.cut, world.cut_there,
-        world.kick, world.protect, world.half_close, world.flood,
-    ]  # fmt: skip
-    backoff = Backoff(initial=0.001, maximum=0.01)
-    url = f"{protocol}+memory://deadlines-{seed}"
-    async with world.server.serve(url), connect(url, bus=world.client, backoff=backoff):
-        for step in range(300):
-            event = world.rng.choice(events)
-            event()
-            world.check(f"{step}: {event.__name__}")
-            for _ in range(world.rng.choice([0, 0, 1, 3, 20])):
-                await anyio.lowlevel.checkpoint()
-                world.check(f"after {step}: {event.__name__}")
-        world.stall()
-        world.ask_much()
-        for reply in [*world.over, *(reply for _, reply in world.replies)]:  # a failure that nobody awaits is logged, later
-            with suppress(BusError):
-                await reply
+@pytest.mark.parametrize("cut", [False, True])
+async def test_requests_that_wait_to_be_sent_end_by_their_deadlines(cut: bool) -> None:
+    bus = answering()
+    url, late = "ubre+memory://unsent", Backoff(initial=60, maximum=60, jitter=False)
+    async with bus.serve(url), connect(url, backoff=late) as client:
+        link = core_of(client.peers[0]).link
+        served: Any = next(iter(bus._services.running.links)).transport
+        served.pause_reading()
+        while link.flowing:
+            client.publish_nowait("news", bytes(10_000))
+        began = anyio.current_time()
+        replies = {after: client.request("endless", timeout=after) for after in (3, 1, 2)}
+        if cut:
+            link.abort(Closed(1006, "cut"), comes_back=True)
+        for after in (1, 2, 3):
+            with pytest.raises(Disconnected if cut else DeadlineExceeded):
+                await replies[after]
+            assert anyio.current_time() - began == pytest.approx(after, abs=0.02)
 
 
 async def test_a_link_that_is_cut_again_to_protect_this_process_comes_back_once() -> None:
