@@ -117,8 +117,7 @@ async def post(http: httpx.AsyncClient, made: Any, **headers: str) -> httpx.Resp
 @pytest.mark.parametrize(("content", "format"), [("structured", "json"), ("binary", "protobuf"), ("batch", "json")])
 async def test_a_bus_asks_publishes_and_notifies_over_http(content: Any, format: Any) -> None:
     bus = make_bus()
-    heard: list[Any] = []
-    told: list[Any] = []
+    heard, told = list[Any](), list[Any]()
     bus.handle("told")(lambda body: told.append(body))
 
     @bus.on("news.*")

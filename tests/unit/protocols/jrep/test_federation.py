@@ -178,8 +178,7 @@ async def test_an_error_has_all_that_an_errai_client_looks_for_and_no_stack() ->
 
 
 async def test_without_reply_to_it_goes_to_listeners_and_to_the_handler() -> None:
-    bus = make_bus()
-    heard: list[Any] = []
+    bus, heard = make_bus(), list[Any]()
 
     @bus.handle("job")
     async def job(body: Any) -> str:
@@ -263,8 +262,7 @@ async def test_a_name_of_answers_is_left_out(
 
 
 async def test_hubs_in_a_ring_pass_a_message_once() -> None:
-    hubs = [make_bus(), make_bus()]
-    heard: list[Any] = []
+    hubs, heard = [make_bus(), make_bus()], list[Any]()
 
     @hubs[1].on("chat.room")
     async def on_chat(body: Any) -> None:
