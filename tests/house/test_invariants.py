@@ -1,10 +1,11 @@
-"""The house's own rules: what an import may load, and that nothing mutable lives in a module. Who may import whom is in
-`pyproject.toml`, for `make lint`."""
+"""The house's own rules: what an import may load, that nothing mutable lives in a module, and names of classes. Who may
+import whom is in `pyproject.toml`, for `make lint`."""
 
 import ast
 import importlib
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 from msgspec import Struct
@@ -92,3 +93,17 @@ def test_no_module_keeps_mutable_state() -> None:
     found = {str(path.relative_to(PACKAGE)): changed_globals(tree_of(path)) for path in SOURCES}
     assert len(found) > 300
     assert {path: names for path, names in found.items() if names} == {}
+
+
+ALLOWED = {"Bus"}
+"""`polybus.sync.Bus` is called as the class is whose blocking twin it is: a program changes one import."""
+
+
+def test_no_two_classes_of_the_package_have_the_same_name() -> None:
+    places = defaultdict(list)
+    for path in SOURCES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(PACKAGE)))
+    twice = {name: where for name, where in places.items() if len(where) > 1 and name not in ALLOWED}
+    assert twice == {}, "call one of them something else"
