@@ -301,9 +301,14 @@ class DeadlineExceeded(BusError, TimeoutError):
     """
 
     def __init__(
-        self, subject: str | int | None = None, elapsed: float = 0.0, where: Literal["local", "remote"] = "local",
-        text: str = "", reason: str | None = None, detail: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        subject: str | int | None = None,
+        elapsed: float = 0.0,
+        where: Literal["local", "remote"] = "local",
+        text: str = "",
+        reason: str | None = None,
+        detail: Any = None,
+    ) -> None:
         self.subject: str | int | None = subject
         self.elapsed: float = elapsed
         self.where: Literal["local", "remote"] = where
@@ -406,9 +411,17 @@ class RemoteProtocolError(ProtocolError):
     """
 
     def __init__(
-        self, text: str, *, reason: str = "malformed", protocol: str = "", offset: int | None = None, frame: bytes = b"",
-        answer_id: Any = None, reply_id: Any = None, close_code: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        text: str,
+        *,
+        reason: str = "malformed",
+        protocol: str = "",
+        offset: int | None = None,
+        frame: bytes = b"",
+        answer_id: Any = None,
+        reply_id: Any = None,
+        close_code: int | None = None,
+    ) -> None:
         super().__init__(text, protocol=protocol, offset=offset, frame=frame)
         self.reply_id: Any = reply_id
         self.reason: str = reason

@@ -180,10 +180,14 @@ def operations_of(bus: Bus) -> tuple[Operation, ...]:
 
 def _handled(handler: Handler) -> Operation:
     return Operation(
-        handler.subject, _STYLES.get(handler.style, "request"), handler.takes, handler.returns,
+        handler.subject,
+        _STYLES.get(handler.style, "request"),
+        handler.takes,
+        handler.returns,
         "" if handler.signature is None else handler.signature.text,
-        running=None if handler.places is None else handler.places.most, name=handler.name,
-    )  # fmt: skip
+        running=None if handler.places is None else handler.places.most,
+        name=handler.name,
+    )
 
 
 def _heard(spec: SubscriberSpec) -> Operation:

@@ -279,9 +279,23 @@ class Message(Generic[T_co]):
 
     def __copy__(self) -> Message[T_co]:
         return Message(
-            self.kind, self.subject, self.id, self.raw, self.format, self.headers, self.ttl, self.code, self.reply_to,
-            self.extras, self.peer, self.decoded, self._shared, self.expires, self.answer_headers, self.checked,
-        )  # fmt: skip
+            self.kind,
+            self.subject,
+            self.id,
+            self.raw,
+            self.format,
+            self.headers,
+            self.ttl,
+            self.code,
+            self.reply_to,
+            self.extras,
+            self.peer,
+            self.decoded,
+            self._shared,
+            self.expires,
+            self.answer_headers,
+            self.checked,
+        )
 
     def for_another(self) -> Message[T_co]:
         """Return an independent copy for another reader. Changes to one copy, even in the body, do not affect the other."""

@@ -94,9 +94,15 @@ class Store:
     work: bool = field(default=False, validator=yes_or_no)
 
     def __init__(
-        self, name: str, *subjects: str | int, max_age: float | timedelta | None = None, max_bytes: int | None = None,
-        replicas: int = 1, dedup: float | timedelta = 120.0, work: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        *subjects: str | int,
+        max_age: float | timedelta | None = None,
+        max_bytes: int | None = None,
+        replicas: int = 1,
+        dedup: float | timedelta = 120.0,
+        work: bool = False,
+    ) -> None:
         check_store_name(name)
         if name == _DEAD:
             raise ValueError(f"Store({name!r}): this name is reserved for dead letters; choose another name")

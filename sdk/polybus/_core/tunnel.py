@@ -98,9 +98,13 @@ def packing_for(peer: PeerCore, name: str | int, *, text: bool) -> Packing:
     binary = codec.writes == "binary"
     room = max(0, outer - _MARGIN - 2 * len(str(name).encode()))
     return Packing(
-        text=text and not binary and JSON in formats, octets=OCTETS in formats, depth=max(1, limits.depth - _DEPTH), plain=room,
-        encoded=room if binary and OCTETS in formats else room * 3 // 4, outer=outer,
-    )  # fmt: skip
+        text=text and not binary and JSON in formats,
+        octets=OCTETS in formats,
+        depth=max(1, limits.depth - _DEPTH),
+        plain=room,
+        encoded=room if binary and OCTETS in formats else room * 3 // 4,
+        outer=outer,
+    )
 
 
 def frame_of(message: Message) -> bytes | None:

@@ -58,9 +58,15 @@ _ERROR: Final[Schema] = {
 
 
 def document(
-    source: Any, *, title: str = "polybus", version: str = "1.0.0", description: str = "", prefix: str = "",
-    servers: Mapping[str, str] | None = None, protocol: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    source: Any,
+    *,
+    title: str = "polybus",
+    version: str = "1.0.0",
+    description: str = "",
+    prefix: str = "",
+    servers: Mapping[str, str] | None = None,
+    protocol: str | None = None,
+) -> dict[str, Any]:
     """Generate an AsyncAPI 3.0 document for a contract, or for a bus's handlers, subscriptions and declared publications.
 
     The result is the same on every machine. Use `to_text` to write it as JSON.

@@ -94,13 +94,20 @@ class _Page:
         schemas = [name for name in self._schemas if name not in errors]
         data = to_text(self._document).replace("<", "\\u003c")
         text = _PAGE.format(
-            title=title, version=escape(info["version"]), attributes=attributes, style=_asset("asyncapi", "page.css"),
+            title=title,
+            version=escape(info["version"]),
+            attributes=attributes,
+            style=_asset("asyncapi", "page.css"),
             intro=f'<div class="intro">{_prose(info["description"])}</div>' if info.get("description") else "",
-            servers=self._servers(), access=_ACCESS if self._live is not None else "", navigation=self._navigation(schemas),
+            servers=self._servers(),
+            access=_ACCESS if self._live is not None else "",
+            navigation=self._navigation(schemas),
             operations="\n".join(starmap(self._group, self._groups().items())) or "<p>There are no operations.</p>",
-            schemas="".join(map(self._component, schemas)), has_schemas="" if schemas else " hidden",
-            document=data, script=script,
-        )  # fmt: skip
+            schemas="".join(map(self._component, schemas)),
+            has_schemas="" if schemas else " hidden",
+            document=data,
+            script=script,
+        )
         return text.replace("POLICY", escape(policy(text)), 1)
 
     # -- the list ----------------------------------------------------------------------------------------------------------

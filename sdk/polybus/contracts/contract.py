@@ -213,9 +213,17 @@ class _PlanReader:
         if style == "notification" and marks.timeout is not None:
             self._wrong("is a notification, which has no answer: leave out timeout=")
         return ContractMethod(
-            name, attribute, function, signature.replace(parameters=parameters), takes, returns, style,
-            attribute if marks.name is None else marks.name, marks.timeout, inspect.getdoc(function) or "",
-        )  # fmt: skip
+            name,
+            attribute,
+            function,
+            signature.replace(parameters=parameters),
+            takes,
+            returns,
+            style,
+            attribute if marks.name is None else marks.name,
+            marks.timeout,
+            inspect.getdoc(function) or "",
+        )
 
     def _body(self, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
         if parameter.annotation is parameter.empty:

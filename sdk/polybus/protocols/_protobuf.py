@@ -197,9 +197,13 @@ def _struct(data: bytes, at: int, end: int, depth: int) -> dict[str, Any]:
         begin = name_end + 2
         # Fast path: all lengths in one byte, the key first, then only the value.
         if (
-            at - here > 127 or at > end or data[here] != _ITEM
-            or begin >= at or data[name_end] != _ENTRY_VALUE or begin + data[name_end + 1] != at
-        ):  # fmt: skip
+            at - here > 127
+            or at > end
+            or data[here] != _ITEM
+            or begin >= at
+            or data[name_end] != _ENTRY_VALUE
+            or begin + data[name_end + 1] != at
+        ):
             here, at = _size(data, here - 1, end)
             key, value = _entry(data, here, at, depth)
             members[key] = value

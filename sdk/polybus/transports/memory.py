@@ -29,9 +29,19 @@ class MemoryTransport:
     """Transport for one end of an in-process connection."""
 
     __slots__ = (
-        "_bytes", "_deaf", "_host", "_inbox", "_last", "_other", "_over", "_paused", "_receiver", "_scheduled", "address",
+        "_bytes",
+        "_deaf",
+        "_host",
+        "_inbox",
+        "_last",
+        "_other",
+        "_over",
+        "_paused",
+        "_receiver",
+        "_scheduled",
+        "address",
         "max_frame",
-    )  # fmt: skip
+    )
 
     name = "memory"
     hops = 0

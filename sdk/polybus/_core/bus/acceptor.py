@@ -142,9 +142,14 @@ class BusGate:
     def opened(self, transport: Transport, admission: Admission) -> None:
         self._admissions.opened()
         link = Link(
-            self._owner, self._services, self.adapter, self.url, when_full=self._when_full, admission=admission,
+            self._owner,
+            self._services,
+            self.adapter,
+            self.url,
+            when_full=self._when_full,
+            admission=admission,
             retry=self._retry,
-        )  # fmt: skip
+        )
         self.links[link] = transport.address
         link.attach(transport)
 
@@ -179,9 +184,17 @@ class Serving:
     """The async context manager that `Bus.serve` returns."""
 
     def __init__(
-        self, parts: BusParts, target: Any, protocol: str | ProtocolAdapter | None, origins: Iterable[str],
-        hosts: Iterable[str], tls: ssl.SSLContext | None, when_full: str, insecure: bool, retry: Backoff | None,
-    ) -> None:  # fmt: skip
+        self,
+        parts: BusParts,
+        target: Any,
+        protocol: str | ProtocolAdapter | None,
+        origins: Iterable[str],
+        hosts: Iterable[str],
+        tls: ssl.SSLContext | None,
+        when_full: str,
+        insecure: bool,
+        retry: Backoff | None,
+    ) -> None:
         check_choice(when_full, WHEN_FULL, "when_full")
         self._parts = parts
         self._origins = texts(origins, "origins", "https://example.org")
@@ -244,11 +257,21 @@ class Serving:
             gate = self._gate = links.open_gate(self._adapter, "", self._when_full, self._retry)
             codec = self._adapter.codec(services.limits)
             options = ListenOptions(
-                host=services.running, gate=gate, protocol=self._adapter.name, reads=codec.reads, writes=codec.writes,
-                subprotocol=self._adapter.name, origins=self._origins, hosts=self._hosts, tls=self._tls, private=self._private,
-                adapter=self._adapter, framing=ProtocolFeatures.of(self._adapter).framing, sockets=self._sockets,
+                host=services.running,
+                gate=gate,
+                protocol=self._adapter.name,
+                reads=codec.reads,
+                writes=codec.writes,
+                subprotocol=self._adapter.name,
+                origins=self._origins,
+                hosts=self._hosts,
+                tls=self._tls,
+                private=self._private,
+                adapter=self._adapter,
+                framing=ProtocolFeatures.of(self._adapter).framing,
+                sockets=self._sockets,
                 turned_away=services.access.turned_away,
-            )  # fmt: skip
+            )
             where = () if self._address is None else (self._address,)
             listening: Listening = await self._transport.listen(*where, options)
             gate.url = join_url(self._adapter, listening.url)

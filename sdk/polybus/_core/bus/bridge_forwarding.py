@@ -187,9 +187,15 @@ class RouteParty:
         if channel is not None:
             services, calls = self.here.services, self.calls
             call = ChannelCall(
-                services, peer.inbound, peer, self._channel_handler(message.attributes.get("mode", "stream")), message,
-                deadline, channel=channel, on_discard=lambda it: calls.pop(it, None),
-            )  # fmt: skip
+                services,
+                peer.inbound,
+                peer,
+                self._channel_handler(message.attributes.get("mode", "stream")),
+                message,
+                deadline,
+                channel=channel,
+                on_discard=lambda it: calls.pop(it, None),
+            )
         elif message.kind is Kind.OPEN:
             return tunnel_call(self, peer, message, deadline, TunnelListener.channel_for(peer, message, text=True))
         else:
@@ -342,9 +348,13 @@ class RouteParty:
         return kept or None
 
     async def converted(
-        self, convert: Callable[..., Any] | None, message: Message, kind: Kind, subject: str | int,
+        self,
+        convert: Callable[..., Any] | None,
+        message: Message,
+        kind: Kind,
+        subject: str | int,
         headers: dict[str, str] | None = None,
-    ) -> Message:  # fmt: skip
+    ) -> Message:
         facts = carried(kind, message)
         if convert is not None:
             return Message(kind, subject, headers=headers, attributes=facts, body=await applied(convert, message.body, message))
@@ -410,9 +420,13 @@ class InnerRoute(RouteParty):
         return kept or None
 
     async def converted(
-        self, convert: Callable[..., Any] | None, message: Message, kind: Kind, subject: str | int,
+        self,
+        convert: Callable[..., Any] | None,
+        message: Message,
+        kind: Kind,
+        subject: str | int,
         headers: dict[str, str] | None = None,
-    ) -> Message:  # fmt: skip
+    ) -> Message:
         on = await super().converted(convert, message, kind, subject, headers)
         key = None if message.peer is None else message.peer.identity_key
         if key is not None and kind is not Kind.RESPONSE:

@@ -156,10 +156,16 @@ class Bus(BusVerbs):
         "bus.serve({0!r}):` of a Bus() with handlers",
     )
     def __init__(
-        self, *, limits: Limits | None = None, authenticate: Authenticate | None = None, authorize: Authorize | None = None,
-        lifespan: Lifespan | None = None, debug: bool = False, check_answers: bool | Literal["validate"] | None = None,
+        self,
+        *,
+        limits: Limits | None = None,
+        authenticate: Authenticate | None = None,
+        authorize: Authorize | None = None,
+        lifespan: Lifespan | None = None,
+        debug: bool = False,
+        check_answers: bool | Literal["validate"] | None = None,
         cluster: str | Cluster | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check_type(limits, Limits, "limits", "Limits(message=2**20)")
         check_lifespan(lifespan)
         if check_answers not in (None, True, False, "validate"):
@@ -189,10 +195,17 @@ class Bus(BusVerbs):
 
     @explains("bus.connect", CONNECT)
     def connect(
-        self, target: str | Connector, *, protocol: str | ProtocolAdapter | None = None, serves: Iterable[str | int] = (),
-        headers: Headers = None, tls: ssl.SSLContext | None = None, backoff: Backoff | None = None, wait: float = 0.0,
+        self,
+        target: str | Connector,
+        *,
+        protocol: str | ProtocolAdapter | None = None,
+        serves: Iterable[str | int] = (),
+        headers: Headers = None,
+        tls: ssl.SSLContext | None = None,
+        backoff: Backoff | None = None,
+        wait: float = 0.0,
         record: str | os.PathLike[str] | None = None,
-    ) -> AbstractAsyncContextManager[Peer]:  # fmt: skip
+    ) -> AbstractAsyncContextManager[Peer]:
         """Connect this bus to a server.
 
         Use the result as an async context manager that yields the `Peer` at the other end. See `polybus.connect` for the
@@ -207,10 +220,17 @@ class Bus(BusVerbs):
 
     @explains("bus.serve", SERVE)
     def serve(
-        self, target: str | Any, *, protocol: str | ProtocolAdapter | None = None, origins: Iterable[str] = (),
-        hosts: Iterable[str] = (), tls: ssl.SSLContext | None = None, when_full: str = "drop_oldest", insecure: bool = False,
+        self,
+        target: str | Any,
+        *,
+        protocol: str | ProtocolAdapter | None = None,
+        origins: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        tls: ssl.SSLContext | None = None,
+        when_full: str = "drop_oldest",
+        insecure: bool = False,
         retry: Backoff | None = None,
-    ) -> AbstractAsyncContextManager[Listener]:  # fmt: skip
+    ) -> AbstractAsyncContextManager[Listener]:
         """Start accepting connections at an address.
 
         Use the result as an async context manager that yields a `Listener`.
@@ -365,10 +385,15 @@ class Bus(BusVerbs):
     # -- recording -------------------------------------------------------------------------------------------------------
 
     def record(
-        self, path: str | os.PathLike[str], *, max_bytes: int = 10 << 30, max_age: float | timedelta = timedelta(days=7),
-        bodies: bool = True, redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_bytes: int = 10 << 30,
+        max_age: float | timedelta = timedelta(days=7),
+        bodies: bool = True,
+        redact: Callable[[str, bytes], bytes] | Literal["default"] | None = "default",
         decode: bool = False,
-    ) -> AbstractAsyncContextManager[Recording]:  # fmt: skip
+    ) -> AbstractAsyncContextManager[Recording]:
         """Record every frame on every link, in both directions.
 
         Use the result as an async context manager: ``async with bus.record("captures/"): ...`` The bus never waits for the
@@ -522,12 +547,16 @@ class Bus(BusVerbs):
         links = list(runtime.links) if runtime is not None else []
         peers = [peer for link in links for peer in link.peers]
         return Stats(
-            links=len(links), peers=len(peers), pending=sum(peer.unanswered for peer in peers) + len(loopback.calls),
+            links=len(links),
+            peers=len(peers),
+            pending=sum(peer.unanswered for peer in peers) + len(loopback.calls),
             running=(runtime.running if runtime is not None else 0) + loopback.running,
             waiting=sum(peer.waiting for peer in peers) + loopback.waiting,
-            queued=sum(len(link.outbox) for link in links if link.outbox is not None), unread=self._pubsub.unread,
-            durables=tuple(self._links.progress), **asdict(counters),
-        )  # fmt: skip
+            queued=sum(len(link.outbox) for link in links if link.outbox is not None),
+            unread=self._pubsub.unread,
+            durables=tuple(self._links.progress),
+            **asdict(counters),
+        )
 
     def events(self) -> AsyncIterator[BusEvent]:
         """Iterate over the events of the bus from now on. The oldest are dropped if more than 1,000 are unread.

@@ -116,9 +116,16 @@ class BusParts:
         return core.departed()
 
     def connecting(
-        self, connector: Connector, adapter: ProtocolAdapter, *, reader: LinkReader, tls: ssl.SSLContext | None,
-        backoff: Backoff, wait: float, beyond: str,
-    ) -> AbstractAsyncContextManager[Any]:  # fmt: skip
+        self,
+        connector: Connector,
+        adapter: ProtocolAdapter,
+        *,
+        reader: LinkReader,
+        tls: ssl.SSLContext | None,
+        backoff: Backoff,
+        wait: float,
+        beyond: str,
+    ) -> AbstractAsyncContextManager[Any]:
         """Open the link to the other buses of a mesh. `reader` receives messages for this bus or one of its clients. `beyond`
         names the other end in error texts."""
         return Connecting(self, connector, adapter, (), None, tls, backoff, wait, inner=reader, beyond=beyond)

@@ -164,11 +164,21 @@ class Connecting:
     """The async context manager that `connect` and `Bus.connect` return. Implements `_core.link.ports.LinkDialer`."""
 
     def __init__(
-        self, parts: BusParts, target: str | Connector, protocol: str | ProtocolAdapter | None, serves: Iterable[str | int],
-        headers: Headers, tls: ssl.SSLContext | None, backoff: Backoff | None, wait: float,
-        record: str | os.PathLike[str] | None = None, *, gives_bus: bool = False, inner: LinkReader | None = None,
+        self,
+        parts: BusParts,
+        target: str | Connector,
+        protocol: str | ProtocolAdapter | None,
+        serves: Iterable[str | int],
+        headers: Headers,
+        tls: ssl.SSLContext | None,
+        backoff: Backoff | None,
+        wait: float,
+        record: str | os.PathLike[str] | None = None,
+        *,
+        gives_bus: bool = False,
+        inner: LinkReader | None = None,
         beyond: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._parts = parts
         self._services = parts.services
         self._adapter, self._connector = resolve_target(target, protocol)
@@ -239,9 +249,16 @@ class Connecting:
             url = self._log.url
             inner = self._inner
             link = self._link = Link(
-                links, self._services, self._adapter, url, dialer=self, serves=self._serves, reader=inner,
-                inner=inner is not None, beyond=self._beyond,
-            )  # fmt: skip
+                links,
+                self._services,
+                self._adapter,
+                url,
+                dialer=self,
+                serves=self._serves,
+                reader=inner,
+                inner=inner is not None,
+                beyond=self._beyond,
+            )
             link.renews = link.greets = callable(self._headers) or bool(self._files)
             link.insists = self.insists
             link.recorder = self._recorder
@@ -362,10 +379,15 @@ class Connecting:
         runtime = self._services.running
         codec = self._adapter.codec(runtime.limits)
         return DialOptions(
-            host=runtime, reads=codec.reads, writes=codec.writes, subprotocol=self._adapter.name,
-            headers=await self._current_headers(link) if callable(self._headers) else self._checked_headers, tls=self._tls,
-            adapter=self._adapter, framing=ProtocolFeatures.of(self._adapter).framing,
-        )  # fmt: skip
+            host=runtime,
+            reads=codec.reads,
+            writes=codec.writes,
+            subprotocol=self._adapter.name,
+            headers=await self._current_headers(link) if callable(self._headers) else self._checked_headers,
+            tls=self._tls,
+            adapter=self._adapter,
+            framing=ProtocolFeatures.of(self._adapter).framing,
+        )
 
     @staticmethod
     def _failure(link: Link, why: Closed) -> Exception:

@@ -93,10 +93,21 @@ class Router:
         ack_wait: float | None = ..., start: Start | None = ..., ordered: bool = ..., peers: bool = ...,
     ) -> Callable[[F], F]: ...  # fmt: skip
     def on(
-        self, pattern: AnySubject, *, queue: int | None = None, when_full: WhenFull = "drop_oldest", concurrency: int = 1,
-        inline: bool = False, group: str | None = None, durable: str | None = None, retry: Retry | None = None,
-        ack_wait: float | None = None, start: Start | None = None, ordered: bool = False, peers: bool = True,
-    ) -> Any:  # fmt: skip
+        self,
+        pattern: AnySubject,
+        *,
+        queue: int | None = None,
+        when_full: WhenFull = "drop_oldest",
+        concurrency: int = 1,
+        inline: bool = False,
+        group: str | None = None,
+        durable: str | None = None,
+        retry: Retry | None = None,
+        ack_wait: float | None = None,
+        start: Start | None = None,
+        ordered: bool = False,
+        peers: bool = True,
+    ) -> Any:
         """Register a function that receives published messages. By default, it receives one at a time and in order.
 
         With ``durable="billing"``, the function processes messages from a `Store` of the cluster. All workers that use this

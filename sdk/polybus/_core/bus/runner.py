@@ -40,11 +40,18 @@ if TYPE_CHECKING:
 
 @explains("connect", CONNECT)
 def connect(
-    target: str | Connector, *, bus: Bus | None = None, protocol: str | ProtocolAdapter | None = None,
-    serves: Iterable[str | int] = (), headers: Headers = None, tls: ssl.SSLContext | None = None,
-    backoff: Backoff | None = None, wait: float = 0.0, limits: Limits | None = None,
+    target: str | Connector,
+    *,
+    bus: Bus | None = None,
+    protocol: str | ProtocolAdapter | None = None,
+    serves: Iterable[str | int] = (),
+    headers: Headers = None,
+    tls: ssl.SSLContext | None = None,
+    backoff: Backoff | None = None,
+    wait: float = 0.0,
+    limits: Limits | None = None,
     record: str | os.PathLike[str] | None = None,
-) -> AbstractAsyncContextManager[Bus]:  # fmt: skip
+) -> AbstractAsyncContextManager[Bus]:
     """Connect to a server.
 
     Use the result as an async context manager: ``async with connect("ubre+ws://127.0.0.1:8000/bus") as bus: ...`` The first
@@ -95,9 +102,17 @@ _AT_ONCE = 3.0
 
 
 def run(
-    bus: Bus, *urls: str, drain: float = 20.0, delay: float = 0.0, health: str | None = None, metrics: bool = False,
-    backend: str = "asyncio", uvloop: bool = False, workers: int = 1, **options: Any,
-) -> None:  # fmt: skip
+    bus: Bus,
+    *urls: str,
+    drain: float = 20.0,
+    delay: float = 0.0,
+    health: str | None = None,
+    metrics: bool = False,
+    backend: str = "asyncio",
+    uvloop: bool = False,
+    workers: int = 1,
+    **options: Any,
+) -> None:
     """Serve a bus until the process receives SIGINT or SIGTERM, then drain the bus.
 
     A second signal ends the program immediately, and so does a signal that arrives before the bus is serving. If a lifespan or
@@ -144,9 +159,18 @@ def run(
             was killed, or exited before it served.
     """
     serve = _prepared(
-        bus, *urls, drain=drain, delay=delay, health=health, metrics=metrics, backend=backend, uvloop=uvloop, workers=workers,
-        announce=announce, **options,
-    )  # fmt: skip
+        bus,
+        *urls,
+        drain=drain,
+        delay=delay,
+        health=health,
+        metrics=metrics,
+        backend=backend,
+        uvloop=uvloop,
+        workers=workers,
+        announce=announce,
+        **options,
+    )
     try:
         serve()
     except (OSError, ValueError, ConnectFailed, Unauthorized, Forbidden) as error:
@@ -190,9 +214,19 @@ def serve_until_signal(bus: Bus, *urls: str, **arguments: Any) -> None:
 
 
 def _prepared(
-    bus: Bus, *urls: str, drain: float, delay: float, health: str | None, metrics: bool, backend: str, uvloop: bool,
-    workers: int, announce: Callable[[str], None], client_tls: ssl.SSLContext | None = None, **options: Any,
-) -> Callable[[], None]:  # fmt: skip
+    bus: Bus,
+    *urls: str,
+    drain: float,
+    delay: float,
+    health: str | None,
+    metrics: bool,
+    backend: str,
+    uvloop: bool,
+    workers: int,
+    announce: Callable[[str], None],
+    client_tls: ssl.SSLContext | None = None,
+    **options: Any,
+) -> Callable[[], None]:
     """Check the arguments of `run`, and return a function that serves the bus."""
     if not isinstance(bus, Bus):
         raise TypeError(
@@ -221,9 +255,13 @@ def _prepared(
             addresses = _Addresses(bus, urls, options, client_tls)
             # Twice `drain`, because the lifespan has the same time for its end.
             if status := supervise(
-                count=workers, buses=[bus], bind=addresses.bind, patience=delay + 2 * drain + _AT_ONCE, health=health,
+                count=workers,
+                buses=[bus],
+                bind=addresses.bind,
+                patience=delay + 2 * drain + _AT_ONCE,
+                health=health,
                 metrics=metrics,
-            ):  # fmt: skip
+            ):
                 raise SystemExit(status)
             return
         running = _Run(bus, drain, delay, None if worker is not None else health, worker, announce, metrics=metrics)
@@ -282,9 +320,16 @@ class _Addresses:
 
 class _Run:
     def __init__(
-        self, bus: Bus, drain: float, delay: float, health: str | None, worker: Any, announce: Callable[[str], None], *,
+        self,
+        bus: Bus,
+        drain: float,
+        delay: float,
+        health: str | None,
+        worker: Any,
+        announce: Callable[[str], None],
+        *,
         metrics: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._bus = bus
         self._announce = announce
         self._worker = worker

@@ -175,12 +175,18 @@ class TunnelListener:
         outer = None if peer.link.admission is None else peer.link.admission.handshake
         tokens = name.split(".")
         return Handshake(
-            protocol=self._adapter.name, transport="tunnel", url=f"{self._adapter.name}+tunnel://{name}", path=f"/{name}",
-            headers=given.headers, cookies=cookies_of(given.headers.get("cookie", "")),
-            origin=None if outer is None else outer.origin, address=peer.address,
-            tls_peer=None if outer is None else outer.tls_peer, outer=peer.public,
+            protocol=self._adapter.name,
+            transport="tunnel",
+            url=f"{self._adapter.name}+tunnel://{name}",
+            path=f"/{name}",
+            headers=given.headers,
+            cookies=cookies_of(given.headers.get("cookie", "")),
+            origin=None if outer is None else outer.origin,
+            address=peer.address,
+            tls_peer=None if outer is None else outer.tls_peer,
+            outer=peer.public,
             params={**given.params, **{part: tokens[at] for part, at in captures(self.pattern).items()}},
-        )  # fmt: skip
+        )
 
 
 def _inherited(outer: PeerCore, handshake: Handshake) -> Admission:

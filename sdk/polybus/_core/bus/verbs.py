@@ -79,9 +79,16 @@ class BusVerbs(Router):
         headers: Mapping[str, str] | None = ..., retry: Retry | None = ...,
     ) -> Reply[Any]: ...  # fmt: skip
     def request(
-        self, subject: AnySubject, body: Any = None, *, timeout: float = 30.0, returns: Any = Any, to: AnyPeer | None = None,
-        headers: Mapping[str, str] | None = None, retry: Retry | None = None,
-    ) -> Reply[Any]:  # fmt: skip
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        returns: Any = Any,
+        to: AnyPeer | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry: Retry | None = None,
+    ) -> Reply[Any]:
         """Queue a request and return its `Reply`. Await the reply to get the answer.
 
         If this bus has a handler for the subject, that handler answers. Otherwise the request goes over the only link that this
@@ -139,9 +146,13 @@ class BusVerbs(Router):
         self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | str | None = ...
     ) -> None: ...
     async def notify(
-        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None,
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
         to: AnyPeer | str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Send a notification to one handler, without an answer. Notifications are routed like requests, and have the same
         arguments.
 
@@ -205,9 +216,14 @@ class BusVerbs(Router):
         self, subject: str | int, body: Any = ..., *, returns: Any = ..., timeout: float | None = ..., to: AnyPeer | None = ...
     ) -> ChannelContext[Any, Any]: ...
     def stream(
-        self, subject: AnySubject, body: Any = None, *, returns: Any = Any, timeout: float | None = None,
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        returns: Any = Any,
+        timeout: float | None = None,
         to: AnyPeer | None = None,
-    ) -> ChannelContext[Any, Any]:  # fmt: skip
+    ) -> ChannelContext[Any, Any]:
         """Request a stream of answers.
 
         Use the result as an async context manager and iterate: ``async with bus.stream("log.tail") as lines: async for line in
@@ -251,9 +267,14 @@ class BusVerbs(Router):
         to: AnyPeer | None = ...,
     ) -> ChannelContext[Any, Any]: ...  # fmt: skip
     def channel(
-        self, subject: AnySubject, *, sends: Any = Any, receives: Any = Any, timeout: float | None = None,
+        self,
+        subject: AnySubject,
+        *,
+        sends: Any = Any,
+        receives: Any = Any,
+        timeout: float | None = None,
         to: AnyPeer | None = None,
-    ) -> ChannelContext[Any, Any]:  # fmt: skip
+    ) -> ChannelContext[Any, Any]:
         """Open a bidirectional channel to a handler.
 
         Use the result as an async context manager: ``async with bus.channel("chat") as ch: await ch.send("hello")``. Iterate
@@ -289,9 +310,15 @@ class BusVerbs(Router):
         to: AnyPeer | Iterable[AnyPeer] | None = ..., timeout: float = ..., id: str | None = ...,
     ) -> None: ...  # fmt: skip
     async def publish(
-        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None,
-        to: AnyPeer | Iterable[AnyPeer] | None = None, timeout: float = 30.0, id: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: AnyPeer | Iterable[AnyPeer] | None = None,
+        timeout: float = 30.0,
+        id: str | None = None,
+    ) -> None:
         """Publish a message to all matching subscriptions of this bus and its peers, each of which receives it once.
 
         The message is also sent over every link that this bus opened. The call returns as soon as the message has been passed
@@ -371,9 +398,14 @@ class BusVerbs(Router):
         to: Peer | Iterable[Peer] | None = ..., timeout: float = ...,
     ) -> None: ...  # fmt: skip
     def publish_nowait(
-        self, subject: AnySubject, body: Any = None, *, headers: Mapping[str, str] | None = None,
-        to: Peer | Iterable[Peer] | None = None, timeout: float = 30.0,
-    ) -> None:  # fmt: skip
+        self,
+        subject: AnySubject,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        to: Peer | Iterable[Peer] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
         """Publish a message without waiting. See `publish`.
 
         Args:
@@ -430,10 +462,20 @@ class BusVerbs(Router):
         start: Start | None = ..., ordered: bool = ...,
     ) -> Subscription[Any]: ...  # fmt: skip
     def subscribe(
-        self, pattern: AnySubject, *, returns: Any = Any, queue: int | None = None, when_full: WhenFull = "drop_oldest",
-        local: bool = True, group: str | None = None, durable: str | None = None, retry: Retry | None = None,
-        ack_wait: float | None = None, start: Start | None = None, ordered: bool = False,
-    ) -> Subscription[Any]:  # fmt: skip
+        self,
+        pattern: AnySubject,
+        *,
+        returns: Any = Any,
+        queue: int | None = None,
+        when_full: WhenFull = "drop_oldest",
+        local: bool = True,
+        group: str | None = None,
+        durable: str | None = None,
+        retry: Retry | None = None,
+        ack_wait: float | None = None,
+        start: Start | None = None,
+        ordered: bool = False,
+    ) -> Subscription[Any]:
         """Subscribe to the subjects that match a pattern.
 
         Use the result as an async context manager and iterate: ``async with bus.subscribe("news.*") as news: async for message

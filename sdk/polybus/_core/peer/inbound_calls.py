@@ -135,8 +135,18 @@ class InboundCalls:
     """A peer's running and waiting requests. Implements `ResponseSink`."""
 
     __slots__ = (
-        "_deadlines", "_few", "_memory", "budget", "calls", "channel_calls", "held", "link", "peer", "stopping", "waiting",
-    )  # fmt: skip
+        "_deadlines",
+        "_few",
+        "_memory",
+        "budget",
+        "calls",
+        "channel_calls",
+        "held",
+        "link",
+        "peer",
+        "stopping",
+        "waiting",
+    )
 
     def __init__(self, peer: PeerCore) -> None:
         self.peer: PeerCore = peer

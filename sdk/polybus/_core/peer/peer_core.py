@@ -57,10 +57,29 @@ class PeerCore:
     """The core's object for a peer behind the public `Peer`. Implements `party_verbs.Party` and `_core.link.ports.PeerPort`."""
 
     __slots__ = (
-        "_budget", "_deadlines", "_address", "_id", "_negotiation", "_scopes", "_subscriptions", "_unsent", "admitted",
-        "connected_at", "due", "grants", "host", "inbound_if_any", "key", "link", "pending", "public", "streams_if_any",
-        "undecided", "undelivered", "until",
-    )  # fmt: skip
+        "_budget",
+        "_deadlines",
+        "_address",
+        "_id",
+        "_negotiation",
+        "_scopes",
+        "_subscriptions",
+        "_unsent",
+        "admitted",
+        "connected_at",
+        "due",
+        "grants",
+        "host",
+        "inbound_if_any",
+        "key",
+        "link",
+        "pending",
+        "public",
+        "streams_if_any",
+        "undecided",
+        "undelivered",
+        "until",
+    )
 
     def __init__(self, host: PeerHost, link: Link, key: Any, identity: Identity, address: str = "") -> None:
         self.host: PeerHost = host
@@ -262,9 +281,15 @@ class PeerCore:
         deadline = now + timeout
         ttl = runtime.ttl(now, deadline)
         if (
-            not link.flowing or ask is None or headers is not None or to is not None
-            or ttl is None or ttl >= 1e12 or link.services.outgoing or len(pending) >= runtime.limits.pending
-        ):  # fmt: skip
+            not link.flowing
+            or ask is None
+            or headers is not None
+            or to is not None
+            or ttl is None
+            or ttl >= 1e12
+            or link.services.outgoing
+            or len(pending) >= runtime.limits.pending
+        ):
             message = Message(Kind.REQUEST, subject, None, None, link.format, headers, ttl)
             return self._send_message(message, body, returns, now, deadline, to)
         raw = None if body is None else encode(body)

@@ -49,10 +49,30 @@ class SubscriptionQueue(ABC):
     """
 
     __slots__ = (
-        "_budget", "_bytes", "_reader_woken", "_half", "_held", "_least_kept", "_lines", "_mark", "_most", "_most_free",
-        "_overflow", "_queue", "_room", "_services", "_tells_at", "_told", "dropped", "group", "local", "paced", "pattern",
-        "queue", "when_full",
-    )  # fmt: skip
+        "_budget",
+        "_bytes",
+        "_reader_woken",
+        "_half",
+        "_held",
+        "_least_kept",
+        "_lines",
+        "_mark",
+        "_most",
+        "_most_free",
+        "_overflow",
+        "_queue",
+        "_room",
+        "_services",
+        "_tells_at",
+        "_told",
+        "dropped",
+        "group",
+        "local",
+        "paced",
+        "pattern",
+        "queue",
+        "when_full",
+    )
 
     leads_on = False
     """True if publications are forwarded to another bus."""

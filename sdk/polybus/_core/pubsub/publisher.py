@@ -96,9 +96,13 @@ class PublicationRoute(Targets):
     __slots__ = ("blank", "choose", "only_peer", "kept")
 
     def __init__(
-        self, subject: str | int, queues: tuple[PublicationQueue, ...], peers: tuple[PeerCore, ...], confirmed: bool,
+        self,
+        subject: str | int,
+        queues: tuple[PublicationQueue, ...],
+        peers: tuple[PeerCore, ...],
+        confirmed: bool,
         kept: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(peers, queues)
         self.kept: bool = kept
         """True if a stream stores the publications, so that publishing has to wait for the stream."""
@@ -162,9 +166,12 @@ class Publisher:
         if self._local.addresses or recipients.remote.addresses or "/" in str(subject):
             queues, peers = self._by_all_spellings(subject, queues, peers)
         route = PublicationRoute(
-            subject, queues, peers, confirmed=recipients.unconfirmed.keys().isdisjoint(peers),
+            subject,
+            queues,
+            peers,
+            confirmed=recipients.unconfirmed.keys().isdisjoint(peers),
             kept=self.keeps is not None and self.keeps(subject),
-        )  # fmt: skip
+        )
         if len(peers) > 1 and (self._relays.size > 0 or len(upstream) > 1):
             self.in_net = True
         route.two_ways = self._may_return(peers)

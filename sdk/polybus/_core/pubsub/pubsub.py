@@ -250,9 +250,14 @@ class PubSub:
     """
 
     def __init__(
-        self, services: Services, lookup: HandlerLookup, *, check_gone: Callable[[], None], storage: Callable[[], Storage],
+        self,
+        services: Services,
+        lookup: HandlerLookup,
+        *,
+        check_gone: Callable[[], None],
+        storage: Callable[[], Storage],
         spellings: Callable[[str | int], Mapping[ProtocolAdapter, tuple[str, ...]]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._services = services
         self._check_gone = check_gone
         self._storage = storage
@@ -274,9 +279,15 @@ class PubSub:
         )
         self.relay: Relay = Relay(services, relays, self.recipients, self.publisher, self.deduplicator)
         self.receiver: PublicationReceiver = PublicationReceiver(
-            self.local, self.remote, self.to_peers, self.relay, self.deduplicator, self.publisher, self._find_group,
+            self.local,
+            self.remote,
+            self.to_peers,
+            self.relay,
+            self.deduplicator,
+            self.publisher,
+            self._find_group,
             services.access,
-        )  # fmt: skip
+        )
         for index in (self.local, self.remote, relays):
             index.changed = self.forget_routes
 
@@ -311,9 +322,17 @@ class PubSub:
     # -- subscriptions ---------------------------------------------------------------------------------------------------
 
     def subscription(
-        self, pattern: AnySubject, returns: Any, queue: int | None, when_full: WhenFull, *, local: bool = False,
-        peer: PeerCore | None = None, group: str | None = None, reading: Reading | None = None,
-    ) -> Subscription[Any]:  # fmt: skip
+        self,
+        pattern: AnySubject,
+        returns: Any,
+        queue: int | None,
+        when_full: WhenFull,
+        *,
+        local: bool = False,
+        peer: PeerCore | None = None,
+        group: str | None = None,
+        reading: Reading | None = None,
+    ) -> Subscription[Any]:
         """Create a subscription to one peer or to all peers. Raises the errors of `Bus.subscribe`."""
         name = bare(pattern)
         if isinstance(pattern, Subject) and returns is Any:

@@ -65,9 +65,13 @@ class HttpClient:
     hops = 0
 
     def __init__(
-        self, url: str, tls: ssl.SSLContext | None, options: DialOptions, headers: Mapping[str, str],
+        self,
+        url: str,
+        tls: ssl.SSLContext | None,
+        options: DialOptions,
+        headers: Mapping[str, str],
         works: Sequence[Callable[[], Awaitable[None]]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         parts = urlsplit(url)
         self.name: str = parts.scheme
         self.address: str = parts.netloc.rpartition("@")[2]  # without a password

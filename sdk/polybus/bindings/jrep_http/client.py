@@ -75,9 +75,13 @@ class WebSocketNegotiation:
     """
 
     def __init__(
-        self, post: Callable[[bytes], Awaitable[bytes]], receiver: Receiver, offer: Offer, requests: ErraiRequests,
+        self,
+        post: Callable[[bytes], Awaitable[bytes]],
+        receiver: Receiver,
+        offer: Offer,
+        requests: ErraiRequests,
         options: DialOptions,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._post = post
         self._receiver = receiver
         self._offer = offer

@@ -515,9 +515,13 @@ class ErraiEndpoint(HttpEndpoint):
             connection.close(1000, "the client has left")
 
     async def _answer(
-        self, connection: ErraiConnection, request: HttpRequest, query: Mapping[str, str], send: Send,
+        self,
+        connection: ErraiConnection,
+        request: HttpRequest,
+        query: Mapping[str, str],
+        send: Send,
         headers: list[tuple[bytes, bytes]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         if query.get("sse") == "1":
             connection.polls = True
             await _stream(connection, request, send)

@@ -79,8 +79,18 @@ class Nats(UrlOptions):
 
     name = "nats"
     option_names: ClassVar[tuple[str, ...]] = (
-        "queue", "inbox", "client", "tls_first", "creds", "nkey", "user", "password", "token", "dead_letters", "domain",
-    )  # fmt: skip
+        "queue",
+        "inbox",
+        "client",
+        "tls_first",
+        "creds",
+        "nkey",
+        "user",
+        "password",
+        "token",
+        "dead_letters",
+        "domain",
+    )
     dials: ClassVar[bool] = True
     keeps: ClassVar[bool] = True
     default_port: ClassVar[int] = 4222

@@ -75,9 +75,14 @@ class Accounts:
 
 _TRACE: Final = "traceparent"
 CAPABILITIES: Final = Capabilities(
-    subscribe=False, headers=False, bare_headers=False, own_headers=frozenset({_TRACE}), answer_headers=False,
-    destinations=True, extensions=False,
-)  # fmt: skip
+    subscribe=False,
+    headers=False,
+    bare_headers=False,
+    own_headers=frozenset({_TRACE}),
+    answer_headers=False,
+    destinations=True,
+    extensions=False,
+)
 ON_FABRIC: Final = replace(CAPABILITIES, filters=True, many_senders=True, announce="both")
 _REQUEST, _RESPONSE, _ERROR = Kind.REQUEST, Kind.RESPONSE, Kind.ERROR
 # Tags of attributes; those of ids include the length.

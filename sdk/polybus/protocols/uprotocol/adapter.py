@@ -253,6 +253,10 @@ def _codec(adapter: UProtocol, limits: Limits) -> UProtocolCodec:
     return UProtocolCodec(
         reader=JsonEventReader(envelope, limits) if json else ProtoReader(envelope, limits),
         writer=JsonEventWriter(adapter.schema) if json else ProtoWriter(adapter.schema, old),
-        reads=frozenset({"text" if json else "binary"}), writes="text" if json else "binary",
-        local=local, headers_limit=limits.headers, schema=adapter.schema, level_of=SubjectLevels(adapter.priorities).of,
-    )  # fmt: skip
+        reads=frozenset({"text" if json else "binary"}),
+        writes="text" if json else "binary",
+        local=local,
+        headers_limit=limits.headers,
+        schema=adapter.schema,
+        level_of=SubjectLevels(adapter.priorities).of,
+    )

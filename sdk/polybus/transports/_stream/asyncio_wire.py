@@ -36,9 +36,27 @@ def _buffer_of_this_loop() -> memoryview:
 
 class AsyncioWire(asyncio.BufferedProtocol):
     __slots__ = (
-        "_buffer", "_corked", "_filled", "_handed", "_held_back", "_loop", "_lost", "_paused", "_pending", "_queued",
-        "_rations", "_read", "_stash", "_transport", "_turn", "_user", "address", "alone", "burst", "shut",
-    )  # fmt: skip
+        "_buffer",
+        "_corked",
+        "_filled",
+        "_handed",
+        "_held_back",
+        "_loop",
+        "_lost",
+        "_paused",
+        "_pending",
+        "_queued",
+        "_rations",
+        "_read",
+        "_stash",
+        "_transport",
+        "_turn",
+        "_user",
+        "address",
+        "alone",
+        "burst",
+        "shut",
+    )
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -38,9 +38,25 @@ class StreamTransport(ABC, Generic[F]):
     """
 
     __slots__ = (
-        "_cancel_timer", "_deaf", "_early", "_flood_since", "_framer", "_heard", "_heard_at", "_host", "_pace", "_paused",
-        "_receiver", "_state", "_stuck_at", "_stuck_since", "_why", "_wire", "max_frame", "name",
-    )  # fmt: skip
+        "_cancel_timer",
+        "_deaf",
+        "_early",
+        "_flood_since",
+        "_framer",
+        "_heard",
+        "_heard_at",
+        "_host",
+        "_pace",
+        "_paused",
+        "_receiver",
+        "_state",
+        "_stuck_at",
+        "_stuck_since",
+        "_why",
+        "_wire",
+        "max_frame",
+        "name",
+    )
 
     hops = 0
 

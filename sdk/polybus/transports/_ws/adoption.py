@@ -22,9 +22,21 @@ from .asgi import Receive
 
 _MODULE: Final = "uvicorn.protocols.websockets.websockets_sansio_impl"
 _USED: Final = (
-    "close_sent", "config", "conn", "connections", "disconnected", "frames", "handshake_complete", "queue", "read_paused",
-    "request", "response", "stop_keepalive", "transport", "writable",
-)  # fmt: skip
+    "close_sent",
+    "config",
+    "conn",
+    "connections",
+    "disconnected",
+    "frames",
+    "handshake_complete",
+    "queue",
+    "read_paused",
+    "request",
+    "response",
+    "stop_keepalive",
+    "transport",
+    "writable",
+)
 _STREAM: Final = ("get_protocol", "is_reading", "pause_reading", "set_protocol")
 _RESTARTS: Final = 1012
 """Close code that uvicorn sends on shutdown."""

@@ -53,10 +53,31 @@ def socket_of(receive: Receive) -> Socket | None:
 
 class AsgiTransport:
     __slots__ = (
-        "_buffered", "_cancel_timer", "_goodbye", "_host", "_loop", "_paused", "_pending", "_reads", "_receiver", "_scope",
-        "_send", "_sent", "_size", "_socket", "_state", "_stuck_at", "_stuck_since", "_taking", "_text", "_waiter",
-        "_why", "address", "max_frame", "name",
-    )  # fmt: skip
+        "_buffered",
+        "_cancel_timer",
+        "_goodbye",
+        "_host",
+        "_loop",
+        "_paused",
+        "_pending",
+        "_reads",
+        "_receiver",
+        "_scope",
+        "_send",
+        "_sent",
+        "_size",
+        "_socket",
+        "_state",
+        "_stuck_at",
+        "_stuck_since",
+        "_taking",
+        "_text",
+        "_waiter",
+        "_why",
+        "address",
+        "max_frame",
+        "name",
+    )
 
     hops = 0
 

@@ -45,8 +45,18 @@ class WebSocketFramer(Framer):
     """
 
     __slots__ = (
-        "_core", "_first", "_fragments", "_key", "_keys", "_kinds", "_owed", "_size", "_text", "out", "server",
-    )  # fmt: skip
+        "_core",
+        "_first",
+        "_fragments",
+        "_key",
+        "_keys",
+        "_kinds",
+        "_owed",
+        "_size",
+        "_text",
+        "out",
+        "server",
+    )
 
     # The TCP connection ends after the peer's closing frame or a time-out.
     ends_with_goodbye: ClassVar[bool] = False

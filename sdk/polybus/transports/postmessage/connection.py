@@ -107,10 +107,35 @@ class PortConnection:
     """
 
     __slots__ = (
-        "_ack_at", "_acked", "_bytes", "_count", "_deaf", "_early", "_first", "_heard", "_heard_at", "_host", "_over",
-        "_paused", "_pinged_at", "_port", "_post", "_reads", "_receiver", "_size", "_sizes", "_state", "_stuck_at",
-        "_stuck_since", "_text", "_unacked_bytes", "address", "ended", "max_frame", "ours",
-    )  # fmt: skip
+        "_ack_at",
+        "_acked",
+        "_bytes",
+        "_count",
+        "_deaf",
+        "_early",
+        "_first",
+        "_heard",
+        "_heard_at",
+        "_host",
+        "_over",
+        "_paused",
+        "_pinged_at",
+        "_port",
+        "_post",
+        "_reads",
+        "_receiver",
+        "_size",
+        "_sizes",
+        "_state",
+        "_stuck_at",
+        "_stuck_since",
+        "_text",
+        "_unacked_bytes",
+        "address",
+        "ended",
+        "max_frame",
+        "ours",
+    )
 
     name = "port"
     hops = 0

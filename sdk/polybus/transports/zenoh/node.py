@@ -180,9 +180,18 @@ class Lane:
     """
 
     __slots__ = (
-        "_bytes", "_eased", "_executor", "_full", "_level", "_lock", "_put", "_running", "_samples", "_written",
+        "_bytes",
+        "_eased",
+        "_executor",
+        "_full",
+        "_level",
+        "_lock",
+        "_put",
+        "_running",
+        "_samples",
+        "_written",
         "_written_before",
-    )  # fmt: skip
+    )
 
     def __init__(self, level: int, put: Callable[[Sample], None], eased: Callable[[], None]) -> None:
         self._level: Final = level
@@ -320,9 +329,13 @@ class ZenohNode:
     """
 
     def __init__(
-        self, sender: Callable[[str], str], largest: int, news: Callable[[], None], eased: Callable[[], None],
+        self,
+        sender: Callable[[str], str],
+        largest: int,
+        news: Callable[[], None],
+        eased: Callable[[], None],
         alone: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop = running_loop()
         self._sender, self._largest, self._alone = sender, largest, alone
         self.inbox: Final = Inbox(lambda: self._tell(news))
@@ -359,9 +372,14 @@ class ZenohNode:
         session = zenoh.open(given)
         levels = zenoh.Priority
         self._priorities = (
-            levels.BACKGROUND, levels.DATA_LOW, levels.DATA, levels.DATA_HIGH, levels.INTERACTIVE_LOW, levels.INTERACTIVE_HIGH,
+            levels.BACKGROUND,
+            levels.DATA_LOW,
+            levels.DATA,
+            levels.DATA_HIGH,
+            levels.INTERACTIVE_LOW,
+            levels.INTERACTIVE_HIGH,
             levels.REAL_TIME,
-        )  # fmt: skip
+        )
         # Zenoh drops samples silently. With BLOCK they wait in the lanes, which count dropped ones.
         block, others = zenoh.CongestionControl.BLOCK, zenoh.Locality.REMOTE
         self._write = partial(session.put, congestion_control=block, allowed_destination=others)

@@ -193,9 +193,26 @@ class ZenohTransport:
     """
 
     __slots__ = (
-        "_address", "_closing_at", "_deaf", "_declared", "_dialled", "_fabric", "_hears", "_host", "_jobs", "_lost", "_paused",
-        "_receiver", "_state", "_why", "address", "ended", "filters", "max_frame", "node",
-    )  # fmt: skip
+        "_address",
+        "_closing_at",
+        "_deaf",
+        "_declared",
+        "_dialled",
+        "_fabric",
+        "_hears",
+        "_host",
+        "_jobs",
+        "_lost",
+        "_paused",
+        "_receiver",
+        "_state",
+        "_why",
+        "address",
+        "ended",
+        "filters",
+        "max_frame",
+        "node",
+    )
 
     name = "zenoh"
     hops = 0
