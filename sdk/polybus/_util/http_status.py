@@ -135,7 +135,7 @@ class HttpStatus:
         return sock
 
     def _keep_spare(self) -> bool:
-        """Keep a spare file descriptor for the health check. If it failed, a supervisor would kill the process."""
+        """Keep a spare file descriptor, because a supervisor kills the process if clients use up all others."""
         if self._spare is None:
             with suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY)
@@ -149,7 +149,11 @@ class HttpStatus:
     async def _answer(self, sock: socket.socket) -> None:
         # Clients that time out or disconnect must not affect others.
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError, OSError), sock, anyio.move_on_after(_SECONDS):
-            async with await SocketStream.from_socket(sock) as stream:
+            try:
+                stream = await SocketStream.from_socket(sock)
+            except ValueError:  # the client has already reset the connection
+                return
+            async with stream:
                 await stream.send(await self._exchange(stream.receive))
 
     async def _exchange(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:

@@ -105,6 +105,10 @@ class NatsServer:
         """End it in order; `start` may follow."""
         self._end(signal.SIGTERM)
 
+    def ended(self) -> None:
+        """Wait for its end, which it has been told to prepare."""
+        self._process.wait(60)
+
     def stop(self) -> None:
         if self._process.returncode is None:
             self.terminate()

@@ -3,6 +3,7 @@
 import os
 import resource
 import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 
@@ -85,6 +86,17 @@ async def test_a_page_that_cannot_be_made_is_an_error_and_others_are_served(capl
 async def test_who_only_knocks_holds_up_nobody() -> None:
     async with pages() as server, await anyio.connect_tcp("127.0.0.1", server.port):
         assert b"200 OK" in await asked(server, b"GET /livez" + LOCAL)
+
+
+async def test_a_client_that_has_reset_its_connection_before_it_is_accepted_ends_nothing_else() -> None:
+    server = HttpStatus("health", "http://127.0.0.1:0", {"/livez": lambda: (200, "OK\n")}, EXAMPLE)
+    await server.listen()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    async with anyio.create_task_group() as group:
+        group.start_soon(server.serve)
+        assert b"200 OK" in await asked(server, b"GET /livez" + LOCAL)
+        await server.aclose()
 
 
 async def test_who_does_not_read_its_page_holds_up_nobody() -> None:
