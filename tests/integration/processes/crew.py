@@ -10,25 +10,18 @@ import logging
 import os
 import sys
 import time
-from typing import Any
 
 import anyio
 
 import polybus
-from polybus import Bus, Cluster, Handshake, Identity
+from polybus import Bus, Cluster
 from polybus.prometheus import Durations
 from polybus.testing._waiting import eventually
 
 
-def by_header(handshake: Handshake) -> Identity:
-    """Let everybody in, as the user that the header ``x-user`` or, of a page, the cookie ``user`` names."""
-    key = handshake.headers.get("x-user") or handshake.cookies.get("user")
-    return Identity(key or "somebody", key=key)
-
-
 def make_bus(*, durations: bool = False) -> Bus:
     """A bus that tells of the process that it is in."""
-    bus = Bus(cluster=Cluster(name="shop"), authenticate=by_header)
+    bus = Bus(cluster=Cluster(name="shop"))
 
     if durations:
         bus.use(Durations())
@@ -46,23 +39,6 @@ def make_bus(*, durations: bool = False) -> Bus:
         await eventually(lambda: not bus.ready)
         async with polybus.connect(url, wait=60):
             return True
-
-    @bus.handle("publish")
-    async def publish(query: dict[str, Any]) -> int:
-        await bus.publish(query["subject"], query["body"])
-        return os.getpid()
-
-    @bus.handle("ask.user")
-    async def ask_user(query: dict[str, Any]) -> Any:
-        return await bus.user(query["key"]).request(query["subject"], query["body"], timeout=20)
-
-    @bus.handle("online")
-    async def online(key: str) -> bool:
-        return await bus.user(key).online()
-
-    @bus.handle("nodes")
-    async def nodes() -> int:
-        return len(await bus.nodes())
 
     @bus.handle("never")
     async def never() -> None:

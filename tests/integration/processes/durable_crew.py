@@ -1,7 +1,6 @@
 """Workers of one machine with a store. The only argument is a JSON object of options:
 
 * ``publish``: publication of each worker at its start; under one id, so that it is stored once
-* ``store``: arguments of the store
 * ``ledger``: a file for the publications of the durable handler; without it there is no handler
 """
 
@@ -23,7 +22,7 @@ def crew(options: dict[str, Any]) -> Bus:
             await bus.publish("work.begun", number, id=str(number))
         yield
 
-    bus = Bus(cluster=Cluster(stores=[Store("work", "work.>", **options.get("store", {}))]), lifespan=lifespan)
+    bus = Bus(cluster=Cluster(stores=[Store("work", "work.>")]), lifespan=lifespan)
     if "ledger" in options:
         ledger = os.open(options["ledger"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 

@@ -9,7 +9,6 @@ import pytest
 
 import polybus
 from polybus import Bus, Cluster, LocalProtocolError, Store
-from tests.integration.interop.nats_servers import nats_server
 
 from .processes import Process, eventually
 
@@ -39,21 +38,6 @@ async def test_what_was_stored_outlives_the_server_and_the_program(tmp_path: Pat
     finally:
         second.stop()
     assert sorted(ledger.read_text().split()) == ["1", "2", "3", "4"]
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_store_that_differs_is_one_clear_error_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with nats_server("wheel", f'jetstream {{ store_dir: "{tmp_path}" }}\n') as server:
-        async with Bus(cluster=Cluster(server.url, stores=[Store("work", "work.>")])):
-            pass
-        monkeypatch.setenv("POLYBUS_CLUSTER", server.url)
-        crew = await anyio.to_thread.run_sync(Process, "durable_crew", {"store": {"max_age": 60}})
-        try:
-            assert await crew.ended() == 1
-            assert "Traceback" not in crew.log()
-            assert crew.log().count("the store 'work' already exists with a different max_age: none, not 1 min") == 1
-        finally:
-            crew.stop()
 
 
 async def bill(order: int) -> None:

@@ -1,13 +1,11 @@
-"""``/metrics`` of `polybus.run` and `polybus serve`: of one process, of several workers, and as a real Prometheus reads it."""
+"""``/metrics`` of `polybus.run` and `polybus serve`: of one process, and of several workers."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from polybus import connect
-from tests.integration.operate.tools import prometheus
 from tests.support import free_port
-from tests.unit.prometheus.dashboard import dashboard, expressions
 
 from .processes import BOUND, Process, eventually, running
 from .test_workers import server_is_there  # noqa: F401  # for all tests here
@@ -88,53 +84,6 @@ async def test_one_scrape_answers_for_all_workers(anyio_backend: Any) -> None:
 
         await eventually(restarted, BOUND)
         assert mine not in values(await all_answer(port), RECEIVED, "node")
-
-
-async def test_a_real_prometheus_reads_all_of_it(anyio_backend: Any, tmp_path: Path) -> None:
-    port = free_port()
-    job = {"job_name": "polybus", "scrape_interval": "1s", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
-    async with workers(port, anyio_backend) as process, connect(process.url) as bus:
-        await bus.request("pid", timeout=BOUND)
-        await all_answer(port)
-        with prometheus(tmp_path, json.dumps({"scrape_configs": [job]})) as api:  # YAML, too
-
-            async def answer(query: str) -> httpx.Response | None:
-                def ask() -> httpx.Response:
-                    return httpx.get(f"{api}/query", params={"query": query}, timeout=BOUND)
-
-                try:
-                    return await anyio.to_thread.run_sync(ask)
-                except httpx.TransportError:  # it starts
-                    return None
-
-            async def result(query: str) -> list[Any]:
-                found = await answer(query)
-                return found.json()["data"]["result"] if found is not None and found.status_code == 200 else []
-
-            async def all_there() -> bool:
-                return len(await result(RECEIVED)) == 3
-
-            async def is_up() -> bool:  # not while a scrape takes longer than its interval
-                return [one["value"][1] for one in await result("up")] == ["1"]
-
-            async def is_counted() -> bool:  # not while a worker answers too late
-                handled = await result("polybus_handler_duration_seconds_count")
-                return [(one["metric"]["subject"], one["value"][1]) for one in handled] == [("pid", "1")]
-
-            async def is_measured() -> bool:
-                quantile = "histogram_quantile(0.5, sum by (le) (polybus_handler_duration_seconds_bucket))"
-                return [0 < float(one["value"][1]) < 10 for one in await result(quantile)] == [True]
-
-            for condition in (all_there, is_up, is_counted, is_measured):
-                await eventually(condition, BOUND)
-            for query in expressions(dashboard()):  # one that Prometheus does not understand never has a result
-                for name, given in (("$__rate_interval", "1m"), ("$job", ".+"), ("$node", ".*"), (',code!="OK"', "")):
-                    query = query.replace(name, given)
-                if "(durable)" in query:  # this program has no stores
-                    understood = await answer(query)
-                    assert understood is not None and understood.status_code == 200, query
-                else:
-                    await eventually(partial(result, query), BOUND)
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ import polybus
 import polybus.sync
 from polybus import Backoff, Bus, BusError, Disconnected, LocalProtocolError, Reply, Unavailable, connect
 from polybus.cluster.engine import find_server
-from polybus.cluster.worker import Inheritance
 from tests.integration.interop.nats_servers import nats_server
 from tests.support import free_port, missing
 
@@ -217,20 +215,6 @@ async def test_who_comes_while_a_worker_drains_comes_to_another() -> None:
         held.cancel()
 
 
-async def test_a_second_signal_ends_all_at_once() -> None:
-    async with crew(drain=600) as found, connect(found.process.url, backoff=NEVER) as bus:
-        reply = bus.request("never", timeout=600)
-        await bus.request("pid", timeout=BOUND)
-        processes = await found.processes()
-        found.process.signal(signal.SIGTERM)
-        await eventually(lambda: found.process.log().count("SIGTERM, draining") == 2)
-        found.process.signal(signal.SIGTERM)
-        with anyio.fail_after(BOUND), pytest.raises(BusError):
-            await reply
-        assert await found.process.ended() == 0
-        await all_gone(processes)
-
-
 async def test_a_worker_whose_event_loop_is_stuck_is_told_and_killed_at_the_second_signal() -> None:
     async with crew(drain=600) as found, connect(found.process.url, backoff=NEVER) as bus:
         await bus.request("pid", timeout=BOUND)
@@ -281,70 +265,22 @@ async def test_the_file_of_a_unix_socket_stays_while_workers_come_and_go(tmp_pat
         assert not path.exists()
 
 
-def test_what_a_worker_starts_itself_is_no_worker() -> None:
-    reading, writing = os.pipe()
-    script = "from polybus.cluster.worker import Inheritance; print(Inheritance.of_this_process())"
-    inherited = Inheritance(1, reading, writing, {})
-    environment = {**os.environ, **inherited.environment()}
-    try:
-        for files, says in (([reading, writing], str(inherited)), ([], "None")):
-            done = subprocess.run(
-                [sys.executable, "-c", script], env=environment, pass_fds=files, capture_output=True, text=True, check=True
-            )
-            assert done.stdout.strip() == says
-    finally:
-        os.close(reading)
-        os.close(writing)
-
-
-def app_file(folder: Path, *, cluster: bool) -> None:
-    made = "from tests.integration.processes.crew import make_bus\nbus = make_bus()\n" if cluster else "bus = Bus()\n"
-    (folder / "app.py").write_text(f"from polybus import Bus\n{made}")
-
-
-async def test_on_the_command_line_too_and_with_an_engine_that_runs_already(tmp_path: Path) -> None:
-    app_file(tmp_path, cluster=True)
-    port = free_port()
-    root = str(Path(__file__).parents[3])
+async def test_with_an_engine_that_runs_already_none_is_started_and_its_outage_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with nats_server() as engine:
-        path = os.pathsep.join((root, os.path.join(root, "sdk")))
-        environment = {**os.environ, "PYTHONPATH": path, "POLYBUS_CLUSTER": f"{engine.url}/shop"}
-        health = ["--health", f"http://127.0.0.1:{port}"]
-        command = [sys.executable, "-m", "polybus", "serve", "app:bus", ANY_PORT, "--workers", "2", *health]
-        log = tmp_path / "log"
-        with log.open("w") as stderr:
-            piped = {"stdout": subprocess.PIPE, "stderr": stderr}
-            process = await anyio.to_thread.run_sync(
-                partial(subprocess.Popen, command, cwd=tmp_path, env=environment, text=True, **piped)
-            )
-        try:
-            assert process.stdout is not None
-            line = await anyio.to_thread.run_sync(process.stdout.readline)
-            url = line.removeprefix("serving ").strip()
-            async with connect(url) as bus:
-                assert await bus.request("cluster", timeout=BOUND) == environment["POLYBUS_CLUSTER"]
-            async with httpx.AsyncClient() as http:
-                page = (await http.get(f"http://127.0.0.1:{port}/readyz", timeout=BOUND)).text
-                assert len(WORKER.findall(page)) == 2
-                assert ENGINE.search(page) is None
-                engine.kill()
+        monkeypatch.setenv("POLYBUS_CLUSTER", f"{engine.url}/shop")
+        async with crew() as found:
+            async with connect(found.process.url) as bus:
+                assert await bus.request("cluster", timeout=BOUND) == f"{engine.url}/shop"
+            assert len(found.workers) == 2
+            assert ENGINE.search(found.page) is None
+            engine.kill()
 
-                async def outage_told() -> bool:
-                    answer = await http.get(f"http://127.0.0.1:{port}/readyz", timeout=BOUND)
-                    why = re.findall(r"^worker \d, pid \d+: not ready \((.*)\)$", answer.text, re.M)
-                    return answer.status_code == 503 and len([*filter(DOWN.match, why)]) == 2
+            async def outage_told() -> bool:
+                status = await found.ask()
+                why = re.findall(r"^worker \d, pid \d+: not ready \((.*)\)$", found.page, re.M)
+                return status == 503 and len([*filter(DOWN.match, why)]) == 2
 
-                await eventually(outage_told, BOUND)
-            process.terminate()
-            assert await anyio.to_thread.run_sync(lambda: process.wait(BOUND)) == 0
-        finally:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-    # Not by lines: each of three processes writes to the file when it likes.
-    for text in (r"INFO worker (\d) polybus: SIGTERM, draining", r"INFO polybus\.cluster: worker (\d), pid \d+, serves"):
-        assert sorted(re.findall(text, log.read_text())) == ["1", "2"]
+            await eventually(outage_told, BOUND)
 
 
 def test_a_worker_that_fails_before_it_serves_ends_everything_and_its_log_says_which_it_is(tmp_path: Path) -> None:
@@ -372,7 +308,7 @@ def test_a_worker_that_fails_before_it_serves_ends_everything_and_its_log_says_w
 def test_several_workers_of_a_bus_without_a_cluster_are_refused_with_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(LocalProtocolError, match=r"workers=4.*Bus\(cluster='auto'\)"):
         polybus.run(Bus(), ANY_PORT, workers=4)
-    app_file(tmp_path, cluster=False)
+    (tmp_path / "app.py").write_text("from polybus import Bus\nbus = Bus()\n")
     command = [sys.executable, "-m", "polybus", "serve", "app:bus", ANY_PORT, "--workers", "4"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND)
     assert done.returncode == 2

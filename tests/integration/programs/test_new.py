@@ -10,12 +10,11 @@ import anyio
 import anyio.to_thread
 import httpx
 import pytest
-from nats.aio.client import Client
 
 from polybus import BadRequest, Bus, Forbidden, connect
 from polybus.cli.app import run
 from tests.integration.documentation.test_programs import TYPES_KNOWN
-from tests.integration.interop.nats_servers import nats_cluster, nats_server
+from tests.integration.interop.nats_servers import nats_server
 from tests.integration.web.browser import browser
 from tests.integration.web.support import Program, program
 from tests.support import BOUND, HAS_IPV6, eventually, free_port
@@ -111,27 +110,6 @@ async def test_with_its_durable_handler_on_each_order_is_billed(shop: Path, tmp_
                 return 'subject="order.placed"' in (await client.get("/metrics")).text
 
             await eventually(billed)
-
-
-async def test_three_nats_servers_store_three_replicas(minimal: Path, tmp_path: Path) -> None:
-    def config(number: int) -> str:
-        return f'server_name: "s{number}"\njetstream {{ store_dir: "{tmp_path / f"js{number}"}" }}'
-
-    with nats_cluster(3, config) as servers:
-        url, port = f"{servers[0].url}/shop", free_port()
-        given = {"PORT": str(port), "DURABLE": "on", "STORE_REPLICAS": "3", "POLYBUS_CLUSTER": url}
-        process = subprocess.Popen([sys.executable, str(minimal / "app.py")], env=os.environ | given)  # noqa: ASYNC220
-        try:
-            async with connect(f"ubre+ws://127.0.0.1:{port}/bus", wait=BOUND) as bus:
-                await bus.request("order.place", ORDER)
-            client = Client()
-            await client.connect(servers[0].address)
-            stream = await client.jetstream().stream_info("shop-orders")
-            await client.close()
-            assert stream.config.num_replicas == 3
-        finally:
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.parametrize("kind", ["shop", "minimal"])

@@ -16,9 +16,8 @@ import trustme
 from polybus import Backoff, Broker, Bus, Context, Handshake, Identity, Limits, connect
 from polybus.broker import ClientJoined, ClientLeft, ServerJoined, ServerLeft
 from polybus.errors import ConnectFailed, Disconnected, Forbidden, LocalProtocolError, Unauthorized, Unavailable
-from polybus.events import LinkDown
 from tests.refusal import refused
-from tests.support import BOUND, eventually, next_event
+from tests.support import BOUND, eventually
 from tests.unit.answering import Gated
 
 from .raw import raw_peer
@@ -105,13 +104,6 @@ async def test_the_end_of_one_socket_of_a_pool_closes_only_the_clients_on_it() -
         assert sum(client.stats().reconnects for client in clients) == 2
 
 
-async def test_a_second_server_with_an_id_that_is_taken_is_refused_and_the_first_is_not_disturbed() -> None:
-    async with running("&server=A") as (broker, _), client_of(broker) as client:
-        await refused(connect(broker.server_urls[0] + "&server=A"), ConnectFailed, match="in use")
-        assert await client.request("who") == "&server=A"
-        assert broker.stats().server_clients == {"A": 1}
-
-
 async def test_a_pool_that_does_not_come_about_leaves_nothing_behind() -> None:
     async with Broker(WS, TCP, limits=Limits(peers=2)) as broker:
         bus = server_bus("A")
@@ -173,14 +165,6 @@ async def test_a_broker_that_drains_waits_no_longer_than_it_is_told_for_an_answe
             await broker.drain(0.1)
             with pytest.raises(Disconnected, match="the broker is shutting down"):
                 await reply
-
-
-async def test_a_peer_of_a_server_is_sent_away() -> None:
-    async with running("&server=A") as (broker, (bus,)), client_of(broker) as client:
-        await eventually(lambda: bus.peers)
-        events = client.events()
-        await bus.peers[0].aclose("game over")
-        assert (await next_event(events, LinkDown)).reason == "game over"
 
 
 async def test_a_server_that_does_not_read_holds_back_its_own_clients_only() -> None:

@@ -1,85 +1,15 @@
-"""Both workflows of the document, step for step, with raw peers over TCP; and what neither side may do."""
+"""The workflow of the document with a broker, step for step, with raw peers over TCP."""
 
 import anyio
 
-from polybus import Broker, Bus, Limits, connect
+from polybus import Broker, Limits
 from tests.support import eventually
 
-from .raw import RawPeer, raw_peer
+from .raw import raw_peer
 
 TCP = "csb+tcp://127.0.0.1:0"
 LIMITS = Limits(close_timeout=0.1)
 """Raw peers do not say goodbye."""
-
-
-# -- without a broker: steps 1 to 7 --------------------------------------------------------------------------------------
-
-
-async def test_the_workflow_without_a_broker_seen_by_a_raw_client() -> None:
-    bus = Bus(limits=LIMITS)
-
-    @bus.handle(0x00010001)
-    async def login(body: bytes) -> bytes:
-        return body.upper()
-
-    async with bus.serve(TCP) as listener:  # 1
-        async with raw_peer(listener.url) as client:  # 2
-            await client.send("10 00 0007 00010001 6869")  # 3
-            assert await client.receive() == "20000007000100014849"  # 3.1
-            (peer,) = bus.peers
-            async with anyio.create_task_group() as group:
-
-                async def ask() -> None:
-                    assert await peer.request(0x00020001, b"?") == b"!"
-
-                group.start_soon(ask)
-                assert await client.receive() == "1000000100020001" + "3f"  # 4
-                await client.send("20 00 0001 00020001 21")  # 4.1
-            await client.close()  # 5
-            await eventually(lambda: not bus.peers)
-        async with raw_peer(listener.url) as client:
-            await eventually(lambda: len(bus.peers) == 1)
-            await bus.peers[0].aclose("enough")  # 6
-            closed = await client.ended()
-            assert (closed.code, closed.reason) == (1000, "enough")
-        async with raw_peer(listener.url) as last:
-            await eventually(lambda: len(bus.peers) == 1)
-            await bus.drain()  # 7
-            assert (await last.ended()).code == 1001
-
-
-async def test_the_workflow_without_a_broker_seen_by_a_raw_server() -> None:
-    received, done = list[str](), anyio.Event()
-
-    async def serve(stream: anyio.abc.SocketStream) -> None:
-        async with stream:
-            server = RawPeer(stream)
-            received.append(await server.receive())
-            await server.send("22 00 0001 00010001" + b'{"ok":true}'.hex())
-            await server.send("12 00 00ff 00020002" + b"5".hex())
-            received.append(await server.receive())
-            received.append(str((await server.ended()).code))
-            done.set()
-
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    port = listener.extra(anyio.abc.SocketAttribute.local_port)
-    async with listener, anyio.create_task_group() as group:
-        group.start_soon(listener.serve, serve)
-        bus = Bus()
-
-        @bus.handle(0x00020002)
-        async def square(body: int) -> int:
-            return body * body
-
-        async with connect(f"csb+tcp://127.0.0.1:{port}", bus=bus):
-            assert await bus.request(0x00010001, {"id": 7}) == {"ok": True}
-            await eventually(lambda: len(received) == 2)
-        await done.wait()
-        group.cancel_scope.cancel()
-    assert received == ["1200000100010001" + b'{"id":7}'.hex(), "220000ff00020002" + b"25".hex(), "1000"]
-
-
-# -- with a broker: steps 1 to 9 -----------------------------------------------------------------------------------------
 
 
 async def test_the_workflow_with_a_broker() -> None:

@@ -207,23 +207,6 @@ async def test_handlers_begin_when_the_lifespan_that_has_opened_their_link_is_re
 # -- subscriptions ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_replay_reads_a_stream_and_leaves_nothing_there(engine: Any, name: str) -> None:
-    async with owner(engine, name) as theirs, connect(engine.url) as bus:
-        await publish(theirs, name, *range(3))
-        async with bus.subscribe(f"{name}.>", start=2) as orders:
-            assert [(await orders.receive(timeout=20)).body for _ in range(2)] == [1, 2]
-            await publish(theirs, name, 3)
-            message = await orders.receive(timeout=20)
-            assert message.body == 3
-            with pytest.raises(LocalProtocolError, match="is only read"):
-                message.ack()
-
-        async def left() -> bool:
-            return not (await ask(theirs, f"CONSUMER.NAMES.{name.upper()}")).get("consumers")
-
-        await eventually(left)
-
-
 async def test_a_subscription_at_a_stream_ends_with_its_link(engine: Any, name: str) -> None:
     bus = Bus()
     async with owner(engine, name), bus, bus.serve(f"ubre+memory://{name}"):

@@ -8,34 +8,13 @@ import anyio
 import pytest
 
 from polybus import Bus, CallNext, Channel, Context, Identity, Limits, Message, connect
-from polybus.errors import Code, ConnectFailed, Disconnected, Forbidden, NoHandler, RequestError
+from polybus.errors import ConnectFailed, Disconnected, Forbidden, NoHandler
 from polybus.testing import NatsEngine, cluster
 from tests.support import BOUND, eventually
 from tests.unit.answering import noting
-from tests.unit.cluster.handlers import Endless, double
+from tests.unit.cluster.handlers import Endless
 
 pytestmark = pytest.mark.native
-
-
-async def test_a_publication_reaches_the_subscriptions_and_clients_of_all_nodes_once(engine: NatsEngine) -> None:
-    one, two, three = (Bus(cluster=engine.url) for _ in range(3))
-    async with (
-        cluster(one, two, three, url=engine.url),
-        one.serve("ubre+memory://one-bus-a"),
-        connect("ubre+memory://one-bus-a") as client,
-    ):
-        async with (
-            one.subscribe("news.*") as first,
-            two.subscribe("news.>") as second,
-            two.subscribe("news.*") as third,
-            client.subscribe("news.*") as news,
-        ):
-            await three.publish("news.today", {"n": 1})
-            await one.publish("news.today", {"n": 2})
-            for subscription in (first, second, third, news):
-                assert sorted([(await subscription.receive(BOUND)).body["n"] for _ in range(2)]) == [1, 2]
-                with pytest.raises(TimeoutError):
-                    await subscription.receive(0.05)
 
 
 async def test_a_client_has_subscribed_when_the_engine_knows_it(engine: NatsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,26 +61,6 @@ async def test_a_node_subscribes_at_the_engine_while_any_of_its_clients_does(eng
             assert len(at_engine()) == 1
         await first.request("ping")
         await eventually(lambda: not at_engine())
-
-
-async def test_a_request_is_answered_by_the_node_that_handles_it(engine: NatsEngine) -> None:
-    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
-    two.handle("double")(double)
-
-    @two.handle("slow")
-    async def slow(n: int) -> int:
-        await anyio.sleep(0.01)
-        raise RequestError(Code.NOT_FOUND, "no", reason="why", detail={"n": n})
-
-    async with cluster(one, two, url=engine.url):
-        assert await one.request("double", 21) == 42
-        with pytest.raises(RequestError) as caught:
-            await one.request("slow", 3)
-        assert (caught.value.code, caught.value.text, caught.value.reason) == (Code.NOT_FOUND, "no", "why")
-        assert caught.value.detail == {"n": 3}
-        with pytest.raises(NoHandler, match="no node of the cluster"):
-            await one.request("nobody.does", 1)
-        assert one.stats().pending == two.stats().pending == 0
 
 
 async def test_tunnels_lead_from_a_node_and_from_its_clients_to_another_node(engine: NatsEngine) -> None:
@@ -157,17 +116,6 @@ async def test_a_cancelled_request_stops_the_handler_at_the_other_node(engine: N
             await endless.entered.wait()
         reply.cancel()  # before the other node has said that it has the request
         await eventually(lambda: endless.stopped)
-
-
-async def test_each_publication_to_a_group_is_for_one_member_of_all_nodes(engine: NatsEngine) -> None:
-    buses = [Bus(cluster=engine.url) for _ in range(3)]
-    got = [noting(bus, "jobs.*", group="workers") for bus in buses]
-    async with cluster(*buses, url=engine.url):
-        for n in range(90):
-            await buses[n % 3].publish("jobs.one", n)
-        await eventually(lambda: sum(map(len, got)) == 90)
-        assert sorted(got[0] + got[1] + got[2]) == list(range(90))
-        assert all(got)
 
 
 async def test_a_publication_that_does_not_fit_the_wire_of_one_client_reaches_the_others(engine: NatsEngine) -> None:

@@ -13,7 +13,6 @@ from polybus import Bus, Cluster, Context, DeadlineExceeded, LocalProtocolError,
 from polybus._core.bus.bus import parts_of
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.jetstream import JetStream
-from polybus.cluster.durable.readers import PACE
 from polybus.protocols.nats.operations import NatsOperation
 from polybus.testing import NatsEngine
 from polybus.testing.nats_engine import EngineClient
@@ -105,18 +104,6 @@ async def test_an_engine_that_refuses_is_asked_once_a_second(
         asked = [at for at in engine.times(NEXT) if at >= began]
     assert 5 <= len(asked) <= 12
     assert (f"the durable handler billing: the engine refuses: {status}" in caplog.text) == status.startswith("409")
-
-
-async def test_a_store_is_unavailable_if_its_engine_does_not_say_how_far_handlers_are(engine: Liar) -> None:
-    bus = shop(engine)
-    bus.on("work.x", durable="billing")(lambda number: None)
-    async with bus:
-        await anyio.sleep(PACE + 1)
-        assert len(bus.stats().durables) == 1
-        engine.lies(INFO, {"error": {"code": 500, "err_code": 1, "description": "no"}})
-        await anyio.sleep(PACE + 1)
-        (state,) = bus.stats().durables
-        assert (state.available, state.pending) == (False, None)
 
 
 async def test_a_pull_that_is_forgotten_is_noticed_however_long_ack_wait_is(engine: Liar) -> None:

@@ -1,4 +1,4 @@
-"""The streams of the NATS double on a clock that stands still: what a JetStream server answers where it refuses or gives up."""
+"""The streams of the NATS double on a clock that stands still: what a JetStream server answers where it refuses."""
 
 from typing import Any
 
@@ -16,13 +16,10 @@ class Keeper:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.deaf: set[str] = set()
         self.handed: list[tuple[str, NatsOperation, bytes]] = []
         self.streams = NatsStreams(self._hand, lambda: self.now)
 
     def _hand(self, at: str, operation: NatsOperation, block: bytes) -> bool:
-        if at in self.deaf:
-            return False
         self.handed.append((at, operation, block))
         return True
 
@@ -50,26 +47,11 @@ class Keeper:
         payload = msgspec.json.encode({"batch": 1, **asked})
         self.streams.take(NatsOperation("PUB", f"$JS.API.CONSUMER.MSG.NEXT.S.{name}", reply=inbox, payload=payload), b"")
 
-    def tick(self, seconds: float) -> None:
-        """Let time pass."""
-        self.now += seconds
-        self.handed.clear()
-        for stream in self.streams._streams.values():
-            for consumer in stream.consumers.values():
-                consumer.tick(self.now)
-
     def payloads(self, inbox: str) -> list[bytes]:
         return [operation.payload for at, operation, _ in self.handed if at == inbox]
 
     def statuses(self, inbox: str) -> list[str]:
         return [block.partition(b"\r\n")[0].decode() for at, _, block in self.handed if at == inbox and block]
-
-    def say(self, word: bytes, reply: str | None = None) -> None:
-        """What a reader says of the message that it was handed last."""
-        at = next(operation.reply for _, operation, _ in reversed(self.handed) if (operation.reply or "").startswith("$JS.ACK"))
-        assert at is not None
-        self.handed.clear()
-        self.streams.take(NatsOperation("PUB", at, reply=reply, payload=word), b"")
 
 
 @pytest.fixture
@@ -115,35 +97,6 @@ def test_more_pulls_than_may_wait_are_refused(keeper: Keeper) -> None:
     assert keeper.statuses("_I.two") == ["NATS/1.0 409 Exceeded MaxWaiting"]
     keeper.store(b"first")
     assert keeper.payloads("_I.one") == [b"first"]
-
-
-def test_a_message_that_is_given_and_removed_is_not_given_again(keeper: Keeper) -> None:
-    keeper.stream()
-    keeper.consumer(ack_wait=SECOND)
-    keeper.store(b"first")
-    keeper.pull("_I.one")
-    assert keeper.ask("STREAM.MSG.DELETE.S", seq=1) == {"success": True}
-    assert keeper.ask("STREAM.MSG.DELETE.S", seq=1)["error"]["err_code"] == 10057
-    keeper.pull("_I.two")
-    keeper.tick(2.0)
-    assert keeper.payloads("_I.two") == []
-
-
-def test_a_word_of_what_nobody_has_any_more_changes_nothing(keeper: Keeper) -> None:
-    keeper.stream()
-    keeper.consumer()
-    keeper.store(b"first")
-    keeper.pull("_I.one")
-    held = keeper.handed[:]
-    keeper.say(b"+ACK")
-    keeper.handed[:] = held
-    keeper.say(b"-NAK")
-    keeper.pull("_I.two")
-    assert keeper.payloads("_I.two") == []
-    for unknown in ("$JS.ACK.S.X.1.1.1.0.0", "$JS.ACK.X.C.1.1.1.0.0"):
-        keeper.handed.clear()
-        assert keeper.streams.take(NatsOperation("PUB", unknown, reply="_I.ack", payload=b"+ACK"), b"")
-        assert [at for at, *_ in keeper.handed] == ["_I.ack"]
 
 
 @pytest.mark.parametrize(

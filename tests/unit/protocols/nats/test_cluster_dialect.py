@@ -490,26 +490,6 @@ def test_a_node_that_dies_with_the_question_whether_it_lives_is_asked_again(node
     assert [type(event) for event in events if not isinstance(event, Due)] == [Lost, NodeLeft]
 
 
-def test_a_node_that_goes_on_at_another_server_takes_back_what_it_has_and_ends_when_all_is_answered(handling: Node) -> None:
-    sent(handling, Message(Kind.SUBSCRIBE, "news"))
-    token = handling.ask()
-    handling.frames_to_send()
-    told(handling, OTHERS.replace(b'"headers"', b'"ldm":true,"headers"'))
-    assert handling.after(2.1) == []  # the link first goes on over another connection
-    handling.retire()
-    assert handling.frames_to_send() == [b"UNSUB 2\r\n", b"UNSUB 3\r\n", b"UNSUB 4\r\n", b"PING\r\n"]
-    told(handling, handling.answer(token, b"8"), 2.2)
-    # What the engine had given to this node before it heard of that is still taken, and answered.
-    *_, late = told(handling, request("t1"), 2.3)
-    assert (late.kind, late.body) == (Kind.REQUEST, 7)
-    handling.after(2.3)
-    assert handling.heard(b"PONG\r\n", CloseWanted, 2.4) == []
-    assert len(sent(handling, Message(Kind.RESPONSE, "", late.id, b"8", JSON))) == 1
-    handling.tick(2.6)
-    [wanted] = handling.events()
-    assert isinstance(wanted, CloseWanted) and wanted.code == 1012
-
-
 def test_all_are_greeted_again_when_servers_have_found_each_other(node: Node) -> None:
     node.ask()  # a look at what is under way is due sooner, and stays due
     *_, due = told(node, OTHERS, 2.5)

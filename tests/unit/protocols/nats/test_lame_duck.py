@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from polybus import Backoff, Bus, BusError, Cluster, Disconnected, Store, connect
+from polybus import Backoff, Bus, BusError, Disconnected, connect
 from polybus._core.link.server_move import MovingSession, next_connection
 from polybus.events import LinkDown
 from polybus.plugins import Closed
@@ -169,41 +169,6 @@ async def test_a_link_that_no_other_server_lets_in_stays_until_it_is_cut(caplog:
         assert (await anext(news)).body == "back"
 
 
-@pytest.mark.parametrize("wire", ["native", "cluster"])
-async def test_what_is_not_answered_when_the_server_ends_is_lost_and_nothing_else_is(wire: str) -> None:
-    async with NatsEngine() as engine, AsyncExitStack() as stack:
-        buses = [Bus(cluster=engine.url) if wire == "cluster" else Bus() for _ in range(2)]
-        worker, asker = buses
-        release = anyio.Event()
-
-        @worker.handle("slow")
-        async def slow() -> str:
-            await release.wait()
-            return "late"
-
-        @worker.handle("quick")
-        async def quick() -> str:
-            return "done"
-
-        for bus in buses:
-            await stack.enter_async_context(bus if wire == "cluster" else connect(engine.url, bus=bus))
-        before: list[EngineClient] = [*engine.clients]
-        waiting = asker.request("slow", timeout=100)
-        await anyio.sleep(0.1)
-        engine.inform(**ENDS)
-        await anyio.sleep(10)
-        assert len(engine.clients) == 4  # each has its other connection, and keeps the one on which something runs
-        for client in before:
-            client.transport.abort(Closed(1006, "ended"))
-        with pytest.raises(Disconnected):
-            await waiting
-        assert await asker.request("quick") == "done"
-        release.set()
-        await anyio.sleep(10)
-        assert len(engine.clients) == 2
-        assert (worker.stats().running, asker.stats().pending) == (0, 0)
-
-
 async def test_a_bus_that_is_left_while_it_moves_leaves_both_connections() -> None:
     async with NatsEngine() as engine:
         async with connect(engine.url):
@@ -264,28 +229,7 @@ async def test_a_link_that_has_moved_moves_again_and_each_time_the_log_says_wher
         assert len(told(caplog)) == bus.stats().reconnects
 
 
-async def test_a_durable_handler_goes_on_and_handles_each_publication_once() -> None:
-    handled, n = Counter[int](), 0
-    async with NatsEngine() as engine:
-        shop, worker = Bus(cluster=Cluster(engine.url, stores=[Store("orders", "orders.>")])), Bus(cluster=engine.url)
-
-        @worker.on("orders.placed", durable="billing", concurrency=4)
-        async def bill(number: int) -> None:
-            await anyio.sleep(0.1)
-            handled[number] += 1
-
-        async with shop, worker:
-            for n in range(100):
-                await shop.publish("orders.placed", n, id=str(n))
-                await anyio.sleep(0.02)
-                if n == 30:
-                    engine.inform(**ENDS)
-            await anyio.sleep(10)
-            assert handled == Counter(range(100))
-            assert len(engine.clients) == 2
-
-
-@pytest.mark.parametrize("end", ["cancelled", "the new connection is lost"])
+@pytest.mark.parametrize("end", ["cancelled", "the old connection is lost", "the new connection is lost"])
 async def test_a_request_in_flight_while_its_link_moves_ends_where_it_began(end: str) -> None:
     async with NatsEngine() as engine, connect(engine.url, backoff=BACKOFF) as worker, AsyncExitStack() as stack:
         release, answered = anyio.Event(), list[str]()
@@ -315,6 +259,13 @@ async def test_a_request_in_flight_while_its_link_moves_ends_where_it_began(end:
             await anyio.sleep(5)
             assert set(engine.clients) - others == {new}
             assert asker.stats().pending == asker.stats().dropped == 0
+        elif end == "the old connection is lost":
+            old.transport.abort(Closed(1006, "ended"))
+            with pytest.raises(Disconnected):
+                await waiting
+            release.set()
+            assert await again == "new"
+            assert asker.stats().pending == 0
         else:
             new.transport.abort(Closed(1006, "ended"))
             for request in (waiting, again):

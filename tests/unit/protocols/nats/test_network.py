@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Limits, NoHandler, Route, Unauthorized, Unsupported, bridge, connect
+from polybus import Backoff, Bus, Limits, NoHandler, Route, Unsupported, bridge, connect
 from polybus.events import LinkDown, LinkUp
 from polybus.plugins import Closed
 from polybus.testing import pair
@@ -119,15 +119,6 @@ async def test_a_bridge_takes_requests_with_wildcards_from_the_network_and_gives
             async with network.subscribe("barrier"):
                 with pytest.raises(NoHandler, match="503"):
                     await asker.request("house.front")
-
-
-async def test_a_token_is_checked_and_never_tried_again() -> None:
-    async with NatsEngine(token="s3cret") as engine:
-        with pytest.raises(Unauthorized):
-            async with connect(engine.url):
-                raise AssertionError("in")
-        async with connect(engine.url.replace("://", "://s3cret@")) as bus:
-            assert bus.peers
 
 
 async def test_what_a_server_says_of_every_kind_of_bytes_ends_or_is_counted() -> None:
