@@ -35,6 +35,7 @@ class Engine(Protocol):
 
     def take(self, capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow) -> list[IngestResult]:
         """Decode ranges of a capture into files of the staging folder."""
+        ...
 
     def read(self, storage: TableStorage, folder: str, files: Sequence[str], schema: pa.Schema) -> Any:
         """Return Parquet files in a folder as a table, with additional columns from the folder names."""
@@ -46,6 +47,7 @@ class Engine(Protocol):
 
     def kept(self, table: Any) -> AbstractContextManager[Any]:
         """Compute a table once, for use in several queries."""
+        ...
 
     def rows(self, table: Any) -> pa.Table: ...
 
