@@ -124,6 +124,41 @@ async def test_strangers_that_leave_take_what_they_said_with_them() -> None:
             assert server._services.running.buffered == 0
 
 
+async def test_who_leaves_before_it_is_let_in_lends_its_identity_to_nobody_and_a_broken_connection_takes_all_with_it() -> None:
+    gates = list[anyio.Event]()
+
+    async def authenticate(handshake: Handshake) -> str:
+        gates.append(gate := anyio.Event())
+        identity = f"{len(gates)} at {handshake.address}"
+        await gate.wait()
+        return identity
+
+    async with behind_a_broker(server := Bus(authenticate=authenticate)) as broker:
+        stays, leaves = RawClient(broker), RawClient(broker)
+        await anyio.wait_all_tasks_blocked()
+        broker.leave(leaves.number)
+        broker.next_id = leaves.number
+        RawClient(broker)
+        await anyio.wait_all_tasks_blocked()
+        first, third = "1 at client 100", "3 at client 101"
+        for gate, identities in zip(gates, ([first], [first], [first, third]), strict=True):
+            gate.set()
+            await anyio.wait_all_tasks_blocked()
+            assert [peer.identity for peer in server.peers] == identities
+        peer = server.peers[0]
+        reply = peer.request(7)
+        await stays.next()
+        broker.cut()
+        with pytest.raises(Disconnected) as caught:
+            await reply
+        assert caught.value.sent and not peer.connected and server.peers == []
+        await eventually(lambda: broker.server)
+        RawClient(broker)
+        await anyio.wait_all_tasks_blocked()
+        gates[3].set()
+        await eventually(lambda: [peer.identity for peer in server.peers] == ["4 at client 102"])
+
+
 async def test_authenticate_runs_so_many_times_at_once_and_for_so_long() -> None:
     asked: list[str] = []
 

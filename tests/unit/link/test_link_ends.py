@@ -118,6 +118,25 @@ async def test_an_attempt_that_was_given_up_may_report_its_end_after_the_next_on
         connector.silent = False
 
 
+async def test_a_connection_that_comes_after_its_link_was_left_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, connector, dialled, go_on = answering(), Talkative("left"), anyio.Event(), anyio.Event()
+    connect_at_once = connector.connect
+
+    async def connect_late(options: DialOptions) -> Transport:
+        dialled.set()
+        await go_on.wait()
+        return await connect_at_once(options)
+
+    async with server.serve("ubre+memory://left"), Bus() as bus:
+        async with bus.connect(connector, protocol="ubre", backoff=SOON):
+            monkeypatch.setattr(connector, "connect", connect_late)
+            await server.peers[0].aclose("come again")
+            await dialled.wait()
+        go_on.set()
+        await eventually(lambda: len(connector.receivers) == 2 and not server.peers)
+        assert bus.peers == [] and bus.stats().links == 0
+
+
 async def test_a_transport_that_cannot_be_cut_is_given_up_and_the_bus_keeps_house(caplog: pytest.LogCaptureFixture) -> None:
     server, connector = answering(), Talkative("uncut")
     limits = Limits(close_timeout=0.04)
