@@ -86,7 +86,9 @@ _SCALARS: Final = (str, int, float)
 
 
 def scalar_form(value: Any) -> Any:
-    """Convert a numpy scalar, or an instance of a subclass of a built-in type, to a plain string or number."""
+    """Convert a numpy scalar, or an instance of a subclass of a built-in type, to a plain string or number.
+
+    Other objects are returned unchanged."""
     for kind in _SCALARS:
         if isinstance(value, kind):
             return value if type(value) is bool else _EXACT[kind](value)

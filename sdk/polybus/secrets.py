@@ -51,7 +51,7 @@ _NESTED: Final = 3
 
 
 def words_of(name: str) -> list[str]:
-    """Split a name at punctuation and capitals into one or more lower-case words, some of which may be empty."""
+    """Split a name at punctuation and capitals into one or more lower-case words, including empty ones."""
     return _NO_WORD.sub("_", _BOUNDARY.sub("_", name)).strip("_").lower().split("_")
 
 

@@ -450,7 +450,7 @@ class TunnelConnector:
         return f"<TunnelConnector {self._name!r}>"
 
     async def connect(self, options: DialOptions) -> TunnelTransport:
-        """Make one attempt to connect. Raises the errors of `Connector.connect` and those of finding the peer."""
+        """Make one attempt to connect. Raises the errors of `Connector.connect`, or of the search for the peer."""
         if options.tls is not None:
             raise LocalProtocolError(
                 "tls= does not apply to a tunnel, which is as secure as its outer connection", protocol="tunnel"

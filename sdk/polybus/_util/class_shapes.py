@@ -111,7 +111,7 @@ class ClassField(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """The encoded form of a class. `fields` are those that the constructor accepts."""
+    """The encoded form of a class. `fields` are the constructor's arguments."""
 
     kind: type
     fields: tuple[ClassField, ...]

@@ -41,7 +41,7 @@ class Holes:
             self._go_on(rows_of([rows]), gaps_in(rows).select(["capture_id", "seq"]).to_pylist())
 
     def group(self, group: BatchGroup) -> None:
-        """Add the next rows, of which only the facts about their row group are known."""
+        """Add the rows of the next row group, using only the facts about the group."""
         if group.rows:
             self._go_on(group.rows, group.gap_rows)
 

@@ -38,7 +38,7 @@ TABLES: Final = {"events": EVENTS, "quarantine": QUARANTINE, "exchanges": EXCHAN
 SMALL: Final = ROWS_AT_ONCE
 """A file with fewer rows counts as small. It has one row group."""
 MANY_SMALL: Final = 16
-"""Number of small files in a folder from which they are merged into one."""
+"""Minimum number of small files in a folder to merge them into one."""
 _OURS: Final = re.compile(r"run-(\d{6})-")
 _FILE: Final = re.compile(rf"(?:{'|'.join(TABLES)})(?:/[^/=]+=[^/]*)*/run-\d{{6,}}-[^/]+\.parquet")
 _STATE_FOLDER: Final = re.compile(rf"{STATE}/run-\d{{6,}}(?:-[^/]+)?")
@@ -167,7 +167,7 @@ class Output:
             self.storage.remove(folder)
 
     def commit(self, state: ResultsState, added: Sequence[ResultFile], merged: Iterable[str] = ()) -> list[str]:
-        """Commit a run. Returns the removed files: `merged` ones and provisional ones. Raises `CaptureError` if too late."""
+        """Commit a run, and return the files that it removed. Raises `CaptureError` if another run was first."""
         replaced, made = [*merged, *(file.name for file in self._files if file.provisional)], {}
         for file in added:
             parts: dict[str, str | None] = {"table": file.table, "provisional": str(file.provisional).lower()}

@@ -336,10 +336,10 @@ class _Page:
 
 
 _LIMITS: Final = {
-    **{"minimum": "at least", "maximum": "at most", "exclusiveMinimum": "more than", "exclusiveMaximum": "less than"},
-    **{"minLength": "minimum length", "maxLength": "maximum length"},
-    **{"minItems": "minimum number of items", "maxItems": "maximum number of items", "pattern": "matches"},
-}
+    "minimum": "at least", "maximum": "at most", "exclusiveMinimum": "more than", "exclusiveMaximum": "less than",
+    "minLength": "minimum length", "maxLength": "maximum length", "pattern": "matches",
+    "minItems": "minimum number of items", "maxItems": "maximum number of items",
+}  # fmt: skip
 
 
 def _last(reference: Part) -> str:

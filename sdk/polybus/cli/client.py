@@ -78,7 +78,8 @@ def request(
                     raise _not_there(user) from None
 
     answer = anyio.run(ask)
-    _print_value(answer, coloured=(coloured := _has_colours(as_json)), pretty=coloured)
+    coloured = _has_colours(as_json)
+    _print_value(answer, coloured=coloured, pretty=coloured)
 
 
 @connects

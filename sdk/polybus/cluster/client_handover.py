@@ -174,7 +174,7 @@ class ClientHandover:
         return True
 
     def _give_mark(self, message: Message, mark: Any, to: Any) -> None:
-        """Send this node's mark to the draining node, then to the requesting node, for which the answer is the mark."""
+        """Send this node's mark to the draining node, then to the requesting node as the answer."""
         own = self._node.own
         if not isinstance(mark, str) or not isinstance(to, str) or (to != own and to not in self._node.nodes_known):
             self._parts.refuse(message, Code.INVALID_ARGUMENT, "a mark requires a name and a known node")

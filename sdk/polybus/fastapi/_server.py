@@ -95,7 +95,7 @@ class DrainingServer(uvicorn.Server):
                 setattr(self.config, name, value)
 
     def _tell(self) -> None:
-        """Print the address, from which a parent process learns the actual port if the configured port is 0."""
+        """Print the address, so that a parent process learns the actual port if the configured port is 0."""
         scheme = "https" if self.config.ssl is not None else "http"
         urls = [
             f"{scheme}://{address_of(listening.family, listening.getsockname())}"

@@ -81,7 +81,7 @@ class SparkEngine(Engine):
 def ingest_task(
     capture: str, out: str, staging: str, ranges: list[Range], window: ReadWindow, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Decode the ranges with these numbers. Each attempt uses new file names, of which Spark accepts one attempt's."""
+    """Decode the ranges with these numbers. Each attempt uses new file names. Spark accepts the files of one attempt."""
     settle()
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
         done = take(capture, TableStorage(out), f"{staging}/{number:06d}-{uuid.uuid4().hex[:12]}", ranges[number], window)
@@ -89,7 +89,7 @@ def ingest_task(
 
 
 def settle() -> None:
-    """Exclude everything imported so far from garbage collection, which PySpark's daemon runs after each task for 40 ms."""
+    """Exclude all imports so far from garbage collection, which takes PySpark's daemon (4.3) 40 ms after each task."""
     if TaskContext.get() is not None:
         _freeze()
 

@@ -860,8 +860,9 @@ class BlockingBus(Twin):
     def notify(
         self, subject: str | int, body: Any = ..., *, headers: Mapping[str, str] | None = ..., to: AnyPeer | str | None = ...
     ) -> None:
-        """Send a notification to one handler, without an answer. Notifications are routed like requests, and have the same
-        arguments.
+        """Send a notification to one handler, without an answer. Notifications are routed like requests.
+
+        `subject`, `body` and `headers` are as for `request`.
 
         Args:
             to: A peer or, with `protocols.Up`, an address behind a link such as ``//phone/CD/4``. The link to an address is
@@ -898,12 +899,13 @@ class BlockingBus(Twin):
         timeout: float = ...,
         id: str | None = ...,
     ) -> None:
-        """Publish a message to all matching subscriptions of this bus and its peers, each of which receives it once.
+        """Publish a message once to each matching subscription of this bus and its peers.
 
         The message is also sent over every link that this bus opened. The call returns as soon as the message has been passed
         to the transports or is waiting in an outbox. Subscribers do not acknowledge messages. The message is also stored if a
-        `Store` of the cluster covers the subject, or if you pass `id` and a NATS link leads to an external stream. See also the
-        arguments of `request`.
+        `Store` of the cluster covers the subject, or if you pass `id` and a NATS link leads to an external stream.
+
+        `subject`, `body` and `headers` are as for `request`.
 
         Args:
             to: One or more peers. The message is sent only to these peers and is not stored in the cluster. An empty list is
@@ -1051,7 +1053,9 @@ class BlockingBus(Twin):
         """Request a stream of answers.
 
         Use the result as a context manager and iterate: ``with bus.stream("log.tail") as lines: for line in
-        lines: ...`` Flow control is credit-based. Leaving the block stops the remote handler. See also `request`.
+        lines: ...`` Flow control is credit-based. Leaving the block stops the remote handler.
+
+        `subject`, `body` and `to` are as for `request`.
 
         Args:
             returns: Type to convert each item to.
@@ -1093,7 +1097,7 @@ class BlockingBus(Twin):
         """Open a bidirectional channel to a handler.
 
         Use the result as a context manager: ``with bus.channel("chat") as ch: ch.send("hello")``. Iterate
-        over the channel to receive items. See also the arguments of `stream`.
+        over the channel to receive items. `timeout` and `to` are as for `stream`.
 
         Args:
             sends: Type of the items to send, for type checkers.

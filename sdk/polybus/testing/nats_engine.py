@@ -203,7 +203,9 @@ class NatsEngine:
         return self._reader.read(frame)
 
     def route(self, sender: EngineClient, operation: NatsOperation, block: bytes) -> None:
-        """Deliver a message to all matching subscriptions and one member of each queue group, or notify the sender of none."""
+        """Deliver a message to all matching subscriptions and one member of each queue group.
+
+        Notify the sender if there are none."""
         told, groups = self._streams is not None and self._streams.take(operation, block), dict[str, list[EngineSubscription]]()
         for subscription in self.subscriptions.match(operation.subject):
             if subscription.client is sender and not sender.echo:

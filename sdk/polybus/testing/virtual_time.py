@@ -102,7 +102,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._ready.append(timer)
 
     def _timer_handle_cancelled(self, timer: asyncio.TimerHandle) -> None:
-        """Count a timer that is about to be cancelled. Drop cancelled timers if they may be the half of all."""
+        """Count a timer that is about to be cancelled. Drop cancelled timers if they may be half of all timers."""
         self._cancelled += 1
         if self._cancelled > _CANCELLED and 2 * self._cancelled > len(self._timers):
             self._timers = [each for each in self._timers if not each[2].cancelled()]

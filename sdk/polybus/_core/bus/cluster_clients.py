@@ -88,7 +88,7 @@ class ClusterParty(Struct, frozen=True, eq=False):
 
 
 class UserParty(ClusterParty, frozen=True, eq=False):
-    """Sends to the user's newest connection to this bus, or through the cluster if there is none."""
+    """Sends to the user's newest connection to this bus, or otherwise through the cluster."""
 
     to: ToUser
 

@@ -259,7 +259,7 @@ class LinkRegistry:
         link.abort(Closed(code, "leaving"))
 
     async def close_all(self, runtime: Runtime, reason: str, *, of_lifespan: bool = False) -> None:
-        """Say goodbye on all links, or all but the lifespan's, and wait for a limited time until they close."""
+        """Say goodbye on all links, with `of_lifespan` also the lifespan's, and wait a limited time for them to close."""
         links = [link for link in runtime.links if of_lifespan or link not in self.of_lifespan]
         for link in links:
             link.close(1000 if link.opened else 1001, reason)

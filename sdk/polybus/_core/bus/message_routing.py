@@ -62,7 +62,7 @@ class MessageRouting(Struct, eq=False):
         return behind[0] if behind else self._links.choose(subject)
 
     def find_own(self, subject: str | int, identity: Any) -> HandlerParty:
-        """Find the handler of this bus for a subject, as `Bus.as_` requires. Raises `NoHandler` if there is none."""
+        """Find this bus's handler for a subject, for `Bus.as_`. Raises `NoHandler` if the subject has no handler."""
         own = self._lookup.find(subject)
         if own is None:
             raise NoHandler(f"this bus has no handler for {subject!r}, and as_() only calls its own")

@@ -1,6 +1,6 @@
 """Resolves the dependencies of handlers, which are marked with `Depends` from fast-depends or FastAPI.
 
-Both marks have ``dependency`` and ``use_cache`` attributes, by which they are recognized without importing the library.
+The attributes ``dependency`` and ``use_cache`` identify both marks without importing the library.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def provider_of(
     Args:
         handler: Name of the handler or other function with the dependency, for error texts.
         positions: Names in the pattern, with their positions in the subject.
-        names: Set to which the used names are added.
+        names: Set that receives the used names.
 
     Raises:
         TypeError: If the dependency depends on itself, or on a value that is not available in calls. The text names the

@@ -143,7 +143,7 @@ class SendQueue:
         return max(self._shares, key=part)
 
     def drop_oldest(self, peer: PeerPort) -> bool:
-        """Drop a peer's oldest droppable message. Returns False if the peer has none."""
+        """Drop a peer's oldest droppable message. Returns False if there is no such message."""
         share = self._shares.get(peer)
         if share is None or not share.droppable:
             return False

@@ -119,7 +119,7 @@ class Relay(Struct, eq=False):
 
 
 def _with_id(message: Message, same_wire: bool) -> Message:
-    """Return a copy for a protocol without headers, where the id reveals loops. Raises `Unsupported` if there is none."""
+    """Return a copy for a protocol without headers, where the id reveals loops. Raises `Unsupported` without an id."""
     known = message.attributes
     if not same_wire or "id" not in known:
         raise Unsupported(

@@ -98,7 +98,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
     def send_request(
         self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
     ) -> Reply[Any]:
-        """Send a request to the handler, using the spelling with which the handler was registered."""
+        """Send a request to the handler, using the handler's own spelling of the subject."""
         handler, services = self.handler, self.loopback.services
         runtime = services.running
         now = runtime.time()

@@ -198,7 +198,7 @@ class _Tables:
         return _first(rows, " ".join(("asker", "answerer", *by)))
 
     def _unheard(self, topics: pa.Table) -> Rows:
-        """Return publications that arrived without a subscription and were not forwarded, whatever the number of recordings."""
+        """Return publications that arrived without a subscription and were not forwarded. Several recordings may have one."""
         heard = self._of("subjects", topic="subscribe")["subject"]
         patterns = [self._names.of(one) for one in pc.unique(heard).to_pylist() if one is not None]
         for name, way in (("came", 1), ("sent", 0)):

@@ -56,7 +56,7 @@ _TEXT, _WHOLE, _SHORT, _TRUTH, _SUM = pa.string(), pa.int64(), pa.int32(), pa.bo
 class Part:
     keys: Mapping[str, pa.DataType]
     numbers: Mapping[str, str]
-    """The other columns, each of which is a sum, minimum or maximum."""
+    """The other columns, which are sums, minima and maxima."""
     named: tuple[str, ...]
     """Keys that the rarest rows lose if the table is too long."""
 

@@ -39,7 +39,7 @@ def check_file(files: pafs.FileSystem, path: str) -> None:
 def check_groups(
     files: pafs.FileSystem, path: str, metadata: pq.FileMetaData, groups: Sequence[int], names: Collection[str] | None = None
 ) -> list[str]:
-    """Check the sizes of row groups. Returns the columns in which every row may use a large value that is stored once."""
+    """Check the sizes of row groups. Returns the columns that may store a large value once and use it in every row."""
     pages = memoryview(pa.memory_map(path).read_buffer()).cast("B") if isinstance(files, pafs.LocalFileSystem) else None
     size, many = 0, dict[str, None]()
     for chunk in _chunks(metadata, groups, names):

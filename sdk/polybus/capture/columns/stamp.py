@@ -120,7 +120,7 @@ def gap_rows(rows: pa.RecordBatch, most: int) -> tuple[int, list[dict[str, Any]]
 
 
 def decoder_version(protocol: str) -> str | None:
-    """Return the version of a decoder, or `None` if there is none. A plugin has its distribution's version."""
+    """Return the version of a decoder, which is a plugin's distribution version, or `None` without a decoder."""
     if protocol in _OURS:
         return str(_OURS[protocol])
     try:

@@ -1,4 +1,4 @@
-"""Stores, reads and retries dead letters, which are stored publications for which every attempt failed."""
+"""Stores, reads and retries dead letters, which are stored publications that failed at every attempt."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ async def count_few_letters(jetstream: JetStream, stream: str, prefix: str) -> d
 
 
 def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Message]:
-    """Return smaller versions of a letter, the largest first, each of which omits more of the publication."""
+    """Return smaller versions of a letter, the largest first. Each omits more of the publication."""
     headers, smallest = _headers(message), "headers, body"
     without_headers = message.with_headers({**facts, _LEFT_OUT: "headers"})
     if not death.all_came:

@@ -111,7 +111,7 @@ class Pull:
 
     @property
     def due(self) -> float:
-        """Time of the next `tick` or lookup, or infinity if there is none."""
+        """Time of the next `tick` or lookup, otherwise infinity."""
         if self.state is PullState.ASKING:
             return self._heard + SILENCE
         return self._look_at if self.state is PullState.LOST else math.inf

@@ -216,7 +216,7 @@ class StoredReading(Extension):
             streams.readers.down()
 
     def _behind(self, link: Link) -> ForeignStreams:
-        """Return a link's streams. Raises `Unsupported` if its protocol has none, and `Disconnected` if the link has closed."""
+        """Return a link's streams. Raises `Unsupported` if there cannot be any, and `Disconnected` if the link has closed."""
         streams = self._streams.get(link)
         if streams is None:
             if not has_streams(link):

@@ -96,8 +96,8 @@ class PartsFormat:
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, Parts):
             raise EncodeError(f"parts are written as Parts(...), not as {type(value).__name__}")
-        encode = encoder_of(self._values)
-        return b"{%b}" % b",".join([b"%b:%b" % (quoted(name), encode(item)) for name, item in value.items()])
+        encode, parts = encoder_of(self._values), Parts(value)  # a part may have been added since
+        return b"{%b}" % b",".join([b"%b:%b" % (quoted(name), encode(item)) for name, item in parts.items()])
 
     def decode(self, data: bytes) -> Any:
         node = _decode(data)

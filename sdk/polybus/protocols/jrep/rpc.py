@@ -12,7 +12,7 @@ import decimal
 import enum
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, Final, ForwardRef, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, ForwardRef, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from attrs import field, frozen
 
@@ -49,6 +49,12 @@ class Method(Subject[Any, Any]):
     def given(self, body: Any) -> Any:
         """Attach the parameter types to the arguments so that each argument is written as its parameter's type."""
         return Arguments(body, self.parameters) if isinstance(body, (list, tuple)) else body
+
+
+class HandlerRegistry(Protocol):
+    """A bus or a router."""
+
+    def handle(self, subject: Subject[Any, Any], /) -> Callable[..., Any]: ...
 
 
 class RemoteInterface:
@@ -88,7 +94,7 @@ class RemoteInterface:
             parameters: Types of the parameters, as Python types or as the names of Java types. ``int``, ``float`` and ``bool``
                 mean Java's ``int``, ``double`` and ``boolean``, and ``int | None`` means ``java.lang.Integer``. Use names for
                 other types: ``"long"``, ``"java.lang.Long"``, ``"char"``, ``"int[]"``, ``"java.util.List<java.lang.Long>"``.
-            returns: Type to which the result is converted.
+            returns: Type to convert the result to.
 
         Raises:
             TypeError: If a type has no Java name.
@@ -108,7 +114,7 @@ class RemoteInterface:
             bus: A bus or a peer.
             method: Java name of the method.
             arguments: The arguments.
-            returns: Type to which the result is converted.
+            returns: Type to convert the result to.
             options: Options of `Bus.request`: ``timeout``, ``headers``, ``to``.
 
         Returns:
@@ -121,7 +127,7 @@ class RemoteInterface:
         subject = self.method(method, *map(self._type_of, arguments), returns=returns)
         return bus.request(subject, list(arguments), **options)
 
-    def handle(self, router: Any, name: str | None = None, *parameters: Any) -> Callable[[F], F]:
+    def handle(self, router: HandlerRegistry, name: str | None = None, *parameters: Any) -> Callable[[F], F]:
         """Implement a method with a function that has the same positional parameters.
 
         Args:

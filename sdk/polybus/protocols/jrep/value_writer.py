@@ -516,7 +516,7 @@ class ValueWriter:
         return self._value(value, ids)
 
     def _node(self, node: Any, table: Mapping[str, Any], ids: Numbering) -> bytes:
-        """Write a received node unchanged except for the object ids, which are those of this message."""
+        """Write a received node unchanged except for the object ids."""
         if type(node) is list:
             return b"[%b]" % b",".join([self._node(item, table, ids) for item in node])
         if type(node) is not dict:

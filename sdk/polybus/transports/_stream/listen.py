@@ -147,7 +147,7 @@ class StreamListener:
             arrival.begin()
 
     def _make_room(self) -> bool:
-        """Disconnect the oldest silent connection of the address that has the most. Returns `False` if there is none."""
+        """Disconnect the oldest silent connection of the address with the most. Returns `False` if no connection is silent."""
         if not self.silent:
             return False
         share = Counter(knock.host for knock in self.silent)

@@ -28,7 +28,7 @@ _names_a_client: Final = re.compile(
     r"(?:^|-)forwarded(?:-for)?$|user-ip$|"
     r"(?:client|real|remote|connecting|connection|originating|external|viewer|socket|source|peer)-?(?:ip|addr|address)(?:v[46])?$"
 ).search
-"""Matches headers in which proxies name the client: ``X-Forwarded-For``, ``Forwarded``, ``X-Real-IP``, ``CF-Connecting-IP``."""
+"""Matches headers that name a client of a proxy: ``X-Forwarded-For``, ``Forwarded``, ``X-Real-IP``, ``CF-Connecting-IP``."""
 _forwarded_for: Final = re.compile(r"(?:^|;)\s*for\s*=([^;]*)", re.IGNORECASE).findall
 """Finds every match in a header part. The client chooses the value of ``host=``, which may contain another match."""
 _SHOWN: Final = 60
@@ -38,7 +38,7 @@ _LOCAL: Final = ("", "testclient")
 
 
 def from_outside(client: str, headers: Mapping[str, Sequence[str]]) -> str | None:
-    """Return evidence that a client runs on another machine, or `None` if there is none. Malformed addresses aren't local.
+    """Return evidence that a client runs on another machine, or `None` without evidence. Malformed addresses aren't local.
 
     It doesn't matter who sent a header: a remote client gains nothing by sending one, and a proxy adds its own. `headers` maps
     lower-case names to all values.

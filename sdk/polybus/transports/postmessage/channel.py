@@ -391,7 +391,7 @@ def transferring(
 ) -> tuple[Any, tuple[InMemoryPort, ...]]:
     """Return a copy of a posted object and the transferred ports.
 
-    Raises `DataCloneError` if an object cannot be cloned or transferred, in which case nothing is transferred.
+    Raises `DataCloneError` if an object cannot be cloned or transferred. Nothing is transferred then.
     """
     given: list[Any] = list(transfer)
     for place, item in enumerate(given):

@@ -188,7 +188,7 @@ _TOO_MUCH_OUT: Final = "output exceeded the limit of its priority: a subscriber 
 class ZenohTransport:
     """Transport over a Zenoh session.
 
-    `filters` are declared from the start, as those of a new protocol session are. If `dialled` is set, the transport ends when
+    `filters` are declared from the start, like a new protocol session's. If `dialled` is set, the transport ends when
     the last other node disconnects.
     """
 
@@ -240,7 +240,7 @@ class ZenohTransport:
         self._lost = 0
 
     async def open(self, *, serves: bool) -> None:
-        """Open the session with the filters of a new protocol session. If this raises a `zenoh.ZError`, it has ended."""
+        """Open the session with a new protocol session's filters. If this raises a `zenoh.ZError`, the transport has ended."""
         limits, first = self._host.limits, [*self.filters]
         self._fabric.session("server" if serves else "client", limits, None, first.extend).start(0.0)
         settings = self._address.settings(serves=serves, patience=limits.connect_timeout)

@@ -260,4 +260,4 @@ def test_a_function_that_cannot_be_a_method_is_refused_when_it_is_registered() -
     with pytest.raises(TypeError, match="bare takes 2 arguments, but 1 types are given"):
         interface.handle(bus, "bare", "int")(bare)
     with pytest.raises(TypeError, match=r"pass a Bus or a Router, as in @interface\.handle\(bus\)"):
-        interface.handle(bare)
+        interface.handle(bare)  # type: ignore[arg-type]

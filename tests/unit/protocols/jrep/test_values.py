@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from polybus._util.typed_body import convert
 from polybus.body import JSON
 from polybus.errors import BadRequest, EncodeError
+from polybus.message import Kind, Message
 from polybus.protocols import Jrep
 from polybus.protocols.jrep import JavaEnum, JavaObject, JavaTypes, Parts
 from polybus.protocols.jrep.formats import ErraiFormat
@@ -414,7 +415,10 @@ def test_parts_are_none_of_the_protocol_s() -> None:
         Parts(ReplyTo="x")
     with pytest.raises(ValueError, match="at most"):
         Parts({str(number): 1 for number in range(300)})
-    assert dict(Parts(Value=1, Nick="Ann")) == {"Value": 1, "Nick": "Ann"}
+    assert dict(later := Parts(Value=1, Nick="Ann")) == {"Value": 1, "Nick": "Ann"}
+    later["ToSubject"] = "b"
+    with pytest.raises(ValueError, match="ToSubject"):
+        Jrep().codec().encode([Message(Kind.PUBLISH, "a", body=later)])
 
 
 def test_an_object_that_nobody_registered_fits_a_type_all_the_same_and_other_protocols() -> None:
