@@ -22,7 +22,6 @@ from tests.unit.cluster.test_administration import test_names_are_found_however_
 from tests.unit.cluster.test_durable import (
     test_a_consumer_that_was_removed_is_made_again,
     test_a_durable_handler_that_differs_is_named_with_the_argument,
-    test_a_new_durable_handler_begins_where_told,
     test_a_publication_that_is_not_known_to_be_stored_ends_at_its_deadline,
     test_a_store_that_differs_is_named_with_the_argument,
     test_a_store_that_is_full_says_so,

@@ -1,7 +1,6 @@
 """A server for all requests of the tests. Its only argument is a JSON object of options:
 
 * ``urls``, ``backend``, ``uvloop``, ``when_full``, ``limits`` (fields of `Limits`)
-* ``authenticate``: admits only clients with the header ``authorization: Bearer good``
 * ``lifespan``: ``"slow"`` never begins (it reports that in a line of JSON), ``"stuck"`` never ends
 * ``run``: arguments of `polybus.run`, which then does the serving
 """
@@ -23,7 +22,7 @@ import anyio.lowlevel
 import attrs
 
 import polybus
-from polybus import Bus, Context, Identity, Limits
+from polybus import Bus, Context, Limits
 from polybus.events import FrameRefused
 from tests.integration.processes.serving_lines import print_urls
 
@@ -31,18 +30,13 @@ from tests.integration.processes.serving_lines import print_urls
 class Server:
     def __init__(self, options: dict[str, Any]) -> None:
         self.counted: Counter[str] = Counter()
-        authenticate = self._by_token if options.get("authenticate") else None
         self._lasts = options.get("lifespan")
         lifespan = self._lifespan if self._lasts else None
-        self.bus = Bus(limits=Limits(**options.get("limits", {})), authenticate=authenticate, lifespan=lifespan)
+        self.bus = Bus(limits=Limits(**options.get("limits", {})), lifespan=lifespan)
         handled = "echo document sleep m slow block stuck control ask.back publish"
         for name in handled.split():
             self.bus.handle(name)(getattr(self, name.replace(".", "_")))
         self.bus.on("heard.>")(self.heard)
-
-    def _by_token(self, handshake: Any) -> Any:
-        logging.info("a knock at the door")
-        return Identity("someone") if handshake.headers.get("authorization") == "Bearer good" else None
 
     @asynccontextmanager
     async def _lifespan(self, bus: Bus) -> AsyncIterator[None]:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Disconnected, Unauthorized, Unavailable, connect
+from polybus import Backoff, Bus, Disconnected, Unavailable, connect
 from tests.support import free_port
 
 from .processes import BOUND, Process, asyncio_and_trio, control, eventually, loop_of, running  # noqa: F401  # pytest finds the fixture by its name here
@@ -76,22 +76,6 @@ async def test_a_killed_server_that_comes_back_is_found_again_with_subscriptions
             await eventually(lambda: len(heard) >= 4 * len(subjects))
             group.cancel_scope.cancel()
     assert sorted(heard) == sorted((subject, life) for life in (1, 2, 3, 4) for subject in subjects)
-
-
-async def test_a_server_that_refuses_us_when_it_comes_back_is_not_asked_again(anyio_backend: Any, url: str) -> None:
-    async with (
-        running(urls=[url], **loop_of(anyio_backend)) as server,
-        connect(url, backoff=SOON) as bus,
-        bus.subscribe("news") as news,
-    ):
-        server.kill()
-        await dies(server, bus)
-        async with running(urls=[url], authenticate=True, **loop_of(anyio_backend)) as strict:
-            with anyio.fail_after(BOUND), pytest.raises(Unauthorized):
-                await anext(news)
-            with pytest.raises(Unauthorized):
-                await bus.request("echo", 1)
-            assert strict.log().count("a knock at the door") == 1
 
 
 async def probe(port: int, path: str) -> int:

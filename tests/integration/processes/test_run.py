@@ -44,20 +44,6 @@ async def test_a_second_signal_ends_the_process_though_its_lifespan_does_not(any
         assert await server.ended() == 128 + signal.SIGTERM
 
 
-async def test_a_second_signal_ends_the_process_though_a_thread_does_not(anyio_backend: Any) -> None:
-    run = {"drain": 600}
-    async with running(run=run, limits=QUICK, **loop_of(anyio_backend)) as server, connect(server.url, backoff=SOON) as bus:
-        reply = bus.request("stuck", timeout=600)
-        await bus.request("echo", 1)
-        server.signal(signal.SIGTERM)
-        await eventually(lambda: "draining" in server.log())
-        server.signal(signal.SIGTERM)
-        # The interpreter waits for a thread of asyncio's, and not for one of trio's.
-        assert await server.ended() == (0 if anyio_backend[0] == "trio" else 128 + signal.SIGTERM)
-        with anyio.fail_after(BOUND), pytest.raises(BusError):
-            await reply
-
-
 async def test_the_threads_that_keep_the_process_after_the_drain_are_named_and_a_signal_ends_it(anyio_backend: Any) -> None:
     on_asyncio = anyio_backend[0] == "asyncio"
     async with running(run={"drain": 0.1}, limits=QUICK, **loop_of(anyio_backend)) as server:

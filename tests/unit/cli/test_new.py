@@ -15,7 +15,9 @@ COMMON = {".dockerignore", "Dockerfile", "README.md", "app.py", "requirements.tx
 
 
 @pytest.mark.parametrize(("options", "files"), [((), COMMON | {"page.html"}), (("--minimal",), COMMON)])
-def test_a_service_is_written_with_its_next_steps(options: tuple[str, ...], files: set[str], tmp_path: Path, cli: Cli) -> None:
+def test_a_service_is_written_with_its_next_steps_and_no_secrets_in_its_image(
+    options: tuple[str, ...], files: set[str], tmp_path: Path, cli: Cli
+) -> None:
     folder = tmp_path / "sales" / "My shop 2"
     out, err = cli.both(0, "new", str(folder), *options)
     assert err == ""
@@ -24,30 +26,15 @@ def test_a_service_is_written_with_its_next_steps(options: tuple[str, ...], file
     assert out.endswith("  python app.py\n")
     assert (folder / "README.md").read_text().startswith("# my-shop-2\n")
     assert all("$" not in (folder / name).read_text() for name in files)
-
-
-@pytest.mark.parametrize("options", [(), ("--minimal",)])
-def test_a_new_service_has_short_words_this_version_and_no_secrets_in_its_image(
-    options: tuple[str, ...], tmp_path: Path
-) -> None:
-    folder = tmp_path / "shop"
-    run(["new", str(folder), *options])
     assert len((folder / "README.md").read_text().splitlines()) <= 23
     *_, line = (folder / "requirements.txt").read_text().splitlines()
     specifier = Requirement(line).specifier
     assert version("polybus") in specifier
     assert "1.0" not in specifier
     ignored = (folder / ".dockerignore").read_text().split()
-    files = ["app.py", "orders.py", "page.html", "requirements.txt", ".env", ".git", ".venv", "test_app.py"]
-    copied = [file for file in files if not any(fnmatch(file, pattern) for pattern in ignored)]
+    there = ["app.py", "orders.py", "page.html", "requirements.txt", ".env", ".git", ".venv", "test_app.py"]
+    copied = [file for file in there if not any(fnmatch(file, pattern) for pattern in ignored)]
     assert copied == ["app.py", "orders.py", "page.html", "requirements.txt"]
-
-
-def test_invisible_characters_in_the_name_of_a_folder_are_shown(tmp_path: Path, cli: Cli) -> None:
-    folder = tmp_path / "shop\u202e\n"
-    out = cli.out("new", str(folder))
-    assert folder.is_dir()
-    assert out.startswith(f"{tmp_path}/shop\\u202e\\n: ") and f"  cd '{tmp_path}/shop\\u202e\\n'\n" in out
 
 
 def test_the_current_folder_gives_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,12 +42,6 @@ def test_the_current_folder_gives_its_name(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path / "class")
     assert run(["new", "."]) == 0
     assert Path("README.md").read_text().startswith("# class\n")
-
-
-def test_a_long_name_is_cut_to_what_a_host_may_be_called(tmp_path: Path, cli: Cli) -> None:
-    folder = tmp_path / ("a" * 62 + " long shop")
-    cli.out("new", str(folder), "--minimal")
-    assert (folder / "README.md").read_text().startswith(f"# {'a' * 62}\n")
 
 
 def test_nothing_is_overwritten(tmp_path: Path, cli: Cli) -> None:

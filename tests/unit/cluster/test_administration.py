@@ -13,14 +13,13 @@ from polybus import Bus, Context, Limits, LocalProtocolError, Store, connect
 from polybus.body import JSON
 from polybus.cluster.durable.administration import Administration
 from polybus.cluster.durable.dead_letters import DeadLetter
-from polybus.cluster.durable.jetstream import JetStream
 from polybus.message import Kind, Message
 from polybus.plugins.extensions import core_of
 from tests.support import BOUND, eventually
 from tests.unit.answering import noting, publish_each
 from tests.unit.cluster.handlers import failing
 
-from .test_durable import SOON, WORK, all_done, backbone_of, jetstream, node, state
+from .test_durable import SOON, WORK, all_done, jetstream, node, state
 
 
 async def letters(administration: Administration, durable: str = "") -> list[Any]:
@@ -257,21 +256,3 @@ async def test_what_a_worker_cannot_read_dies_with_its_body_and_is_kept_whole(en
             await eventually(lambda: handled)
         assert (await administration.store("dead")).publications == 0
     assert handled == [(1, "order-1", long)]
-
-
-async def test_a_store_is_shown_although_a_reader_goes_meanwhile(engine: Any, name: str) -> None:
-    class Late(JetStream):
-        """Looks at a consumer just behind its end."""
-
-        async def ask(self, word: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
-            if word == f"CONSUMER.INFO.{name}-work.going":
-                await super().ask(f"CONSUMER.DELETE.{name}-work.going")
-            return await super().ask(word, members)
-
-    async with node(engine, WORK, name=name) as bus:
-        for durable in ("going", "staying"):
-            config = {"durable_name": durable, "ack_policy": "explicit", "filter_subject": f"{name}.p.work.>"}
-            make = f"CONSUMER.DURABLE.CREATE.{name}-work.{durable}"
-            await jetstream(bus).ask(make, {"stream_name": f"{name}-work", "config": config})
-        late = evolve(Administration.of(bus), jetstream=Late(backbone_of(bus)))
-        assert (await late.store("work")).durables == {"staying": (0, 0)}

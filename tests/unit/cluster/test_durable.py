@@ -401,22 +401,6 @@ async def test_ordered_is_one_at_a_time_in_the_whole_cluster(engine: Any, name: 
     assert handled == list(range(20))
 
 
-@pytest.mark.parametrize(
-    ("start", "expected"), [("all", [1, 2, 3]), ("new", [3]), (2, [2, 3]), (timedelta(hours=1), [1, 2, 3])]
-)
-async def test_a_new_durable_handler_begins_where_told(engine: Any, name: str, start: Any, expected: list[int]) -> None:
-    bus, worker = node(engine, WORK, name=name), node(engine, name=name)
-    handled = noting(worker, "work.*", durable="billing", start=start)
-    async with bus:
-        await publish_each(bus, "work.begun", (1, 2))
-        async with worker:
-            await bus.publish("work.begun", 3)
-            await all_done(bus, f"{name}-work", "billing")
-        async with worker:  # it goes on where it was
-            await all_done(bus, f"{name}-work", "billing")
-    assert handled == expected
-
-
 async def test_a_worker_that_drains_takes_no_attempt_of_what_it_does_not_handle(engine: Any, name: str) -> None:
     bus, workers = node(engine, WORK, name=name), [node(engine, name=name) for _ in range(2)]
     begun, go_on = list[tuple[int, int]](), anyio.Event()

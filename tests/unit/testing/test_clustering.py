@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from polybus import Bus, Cluster, Identity, LocalProtocolError, connect
-from polybus.testing import NatsEngine, cluster
+from polybus.testing import cluster
 from polybus.testing.nats_engine import met
 from tests.loops import virtual_time  # noqa: F401
 
@@ -38,13 +38,6 @@ async def test_whatever_cluster_a_bus_is_made_for_it_is_this_one_for_the_test() 
             assert len(await one.nodes()) == 2
             assert [peer.identity_key for peer in await one.user("ann").peers()] == ["ann"]
     assert one.cluster == Cluster("nats+tls://nats.example/shop", name="shop", gap="disconnect")
-
-
-async def test_the_engine_may_be_one_that_the_test_has() -> None:
-    one, two = Bus(cluster="auto"), Bus(cluster="auto")
-    async with NatsEngine() as engine, cluster(one, two, url=engine.url) as url:
-        assert url == engine.url
-        assert len(engine.clients) == 2
 
 
 async def test_a_bus_that_can_be_no_node_is_an_error_that_says_what_to_write() -> None:

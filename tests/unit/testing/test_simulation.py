@@ -11,7 +11,6 @@ import pytest
 
 from polybus import Backoff, Bus, BusError, DeadlineExceeded, connect
 from polybus.testing import FaultRates, World, simulated
-from polybus.testing.virtual_time import VirtualLoop
 
 pytestmark = pytest.mark.native
 
@@ -94,26 +93,6 @@ def test_an_hour_of_virtual_time_is_not_waited_for() -> None:
     began, ended = main()
     assert began == 0
     assert 3600 <= ended <= 3600.02
-
-
-def test_timers_fire_in_the_order_of_their_times_and_then_of_their_calls_and_cancelled_ones_do_not() -> None:
-    async def main() -> list[str]:
-        loop, fired = asyncio.get_running_loop(), list[str]()
-        for name, delay in (("d", 2.0), ("a", 1.0), ("b", 1.0), ("x", 1.0), ("c", 1.0), ("past", -1.0)):
-            timer = loop.call_later(delay, fired.append, name)
-            if name == "x":
-                timer.cancel()
-                timer.cancel()
-        loop.call_at(math.inf, fired.append, "never")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert fired == ["past"], "which is due in the midst of others that run at the same time"
-        await asyncio.sleep(3)
-        assert loop.time() == 3
-        return fired
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        assert runner.run(main()) == ["past", "a", "b", "c", "d"]
 
 
 def test_a_run_that_takes_longer_than_its_limit_fails() -> None:
@@ -206,18 +185,6 @@ def test_a_timer_that_is_left_fails_the_run() -> None:
 
 
 # -- faults --------------------------------------------------------------------------------------------------------------
-
-
-@simulated(seeds=20, faults=FaultRates(delay=1.0))
-async def test_frames_of_one_connection_come_in_order_and_take_their_time(world: World) -> None:
-    bus, heard = hearing(inline=True)
-    async with bus.serve("ubre+memory://a"), linked(world) as client:
-        began = world.time
-        for number in range(20):
-            await client.publish("news", number)
-        await anyio.sleep(1.1)
-    assert heard == list(range(20))
-    assert world.time - began >= 1
 
 
 def test_frames_of_different_connections_overtake_each_other() -> None:

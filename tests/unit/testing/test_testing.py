@@ -26,14 +26,6 @@ def echoing(**options: Any) -> Bus:
     return bus
 
 
-async def test_pair_joins_a_client_through_the_real_codec() -> None:
-    bus = echoing()
-    async with pair(bus, protocol=Ubre(format="binary")) as client:
-        assert await client.request("echo", (1, 2)) == [[1, 2], None]
-        assert client.peers[0].protocol == "ubre"
-        assert client.peers[0].transport == "memory"
-
-
 async def test_both_ends_of_nats_are_clients_of_an_engine() -> None:
     bus = echoing()
     async with pair(bus, protocol="nats") as client, client.subscribe("news.>") as news:
@@ -54,15 +46,6 @@ async def test_the_identity_is_what_handlers_see_and_authenticate_is_not_asked()
         assert await ann.request("echo", 1) == [1, "ann"]
         assert await bob.request("echo", 2) == [2, {"id": 7}]
         assert len(bus.peers_of("ann")) == len(bus.peers_of("bob")) == 1
-
-
-async def test_without_reconnect_a_lost_link_stays_lost() -> None:
-    bus = echoing()
-    async with pair(bus) as client:
-        await bus.peers[0].aclose("gone")
-        await eventually(lambda: not client.peers)
-        with pytest.raises(Disconnected, match="gone"):
-            await client.request("echo", 1)
 
 
 async def _outcomes(faults: Faults, count: int, reconnect: bool = False) -> list[Any]:
