@@ -104,12 +104,6 @@ def listening(expected: Any, script: str) -> Callable[[Callable[[Ports], Awaitab
 # -- ports ---------------------------------------------------------------------------------------------------------------
 
 
-@listening(["sync", "m"], "port1.postMessage('m'); await Promise.resolve(); log.push('sync')")
-async def delivery_is_never_in_post(ports: Ports) -> None:
-    ports.port1.post("m")
-    ports.log.append("sync")
-
-
 @on_ports(
     ["a", "after a", "b", "after b"],
     """port2.onmessage = ({ data }) => { log.push(data); queueMicrotask(() => log.push('after ' + data)) };
@@ -127,28 +121,15 @@ async def one_message_a_turn(ports: Ports) -> None:
 
 @on_ports(
     [[], [1, 2, 3]],
-    """port1.postMessage(1); port1.postMessage(2); await settle(); port1.postMessage(3); const before = [...log];
-    port2.onmessage = take; await settle(); return [before, log]""",
+    """port2.addEventListener('message', take); port1.postMessage(1); port1.postMessage(2); await settle();
+    port1.postMessage(3); const before = [...log]; port2.start(); await settle(); return [before, log]""",
 )
-async def what_came_before_the_start_is_kept_in_order(ports: Ports) -> Any:
+async def a_listener_alone_starts_nothing_and_what_came_before_the_start_is_kept_in_order(ports: Ports) -> Any:
+    ports.port2.add_listener(lambda event: ports.log.append(event.data))
     ports.port1.post(1)
     ports.port1.post(2)
     await settle()
     ports.port1.post(3)
-    before = list(ports.log)
-    ports.port2.on_message(ports.log.append)
-    return [before, ports.log]
-
-
-@on_ports(
-    [[], [1]],
-    """port2.addEventListener('message', take); port1.postMessage(1); await settle(); const before = [...log];
-    port2.start(); await settle(); return [before, log]""",
-)
-async def a_listener_alone_starts_nothing(ports: Ports) -> Any:
-    ports.port2.add_listener(lambda event: ports.log.append(event.data))
-    ports.port1.post(1)
-    await settle()
     before = list(ports.log)
     ports.port2.start()
     return [before, ports.log]
@@ -168,25 +149,25 @@ async def what_cannot_be_cloned_is_refused_at_once_and_harms_nothing(ports: Port
 
 
 @listening(
-    [None, True, "text \U0001f600", 1.5, True, True, [1, [2]], ["x"], True, 3],
-    """port1.postMessage({ none: null, yes: true, text: 'text \\u{1f600}', number: 1.5, nan: NaN, zero: -0,
-      list: [1, [2]], set: new Set(['x']), date: new Date(0), bytes: new Uint8Array([1, 2, 3]) }); await settle();
+    [None, True, "text \U0001f600", 1.5, "1152921504606846977", True, True, [1, [2]], ["x"], True, 3],
+    """port1.postMessage({ none: null, yes: true, text: 'text \\u{1f600}', number: 1.5, large: 2n ** 60n + 1n, nan: NaN,
+      zero: -0, list: [1, [2]], set: new Set(['x']), date: new Date(0), bytes: new Uint8Array([1, 2, 3]) }); await settle();
     const got = log[0];
-    return [got.none, got.yes, got.text, got.number, Number.isNaN(got.nan), Object.is(got.zero, -0), got.list,
-      [...got.set], got.date instanceof Date && got.date.getTime() === 0, got.bytes.length]""",
+    return [got.none, got.yes, got.text, got.number, String(got.large), Number.isNaN(got.nan), Object.is(got.zero, -0),
+      got.list, [...got.set], got.date instanceof Date && got.date.getTime() === 0, got.bytes.length]""",
 )
 async def values_are_kept(ports: Ports) -> Any:
     epoch = datetime.datetime.fromtimestamp(0, datetime.UTC)
     sent = {
-        "none": None, "yes": True, "text": "text \U0001f600", "number": 1.5, "nan": math.nan, "zero": -0.0,
+        "none": None, "yes": True, "text": "text \U0001f600", "number": 1.5, "large": 2**60 + 1, "nan": math.nan, "zero": -0.0,
         "list": [1, (2,)], "set": {"x"}, "date": epoch, "bytes": b"\1\2\3",
     }  # fmt: skip
     ports.port1.post(sent)
     await settle()
     got = ports.log[0]
     return [
-        got["none"], got["yes"], got["text"], got["number"], math.isnan(got["nan"]), math.copysign(1, got["zero"]) == -1,
-        got["list"], list(got["set"]), got["date"] == epoch, len(got["bytes"]),
+        got["none"], got["yes"], got["text"], got["number"], str(got["large"]), math.isnan(got["nan"]),
+        math.copysign(1, got["zero"]) == -1, got["list"], list(got["set"]), got["date"] == epoch, len(got["bytes"]),
     ]  # fmt: skip
 
 
@@ -205,20 +186,6 @@ async def cycles_and_shared_references_are_kept_in_a_copy(ports: Ports) -> Any:
     await settle()
     got = ports.log[0]
     return [got["itself"] is got, got["one"] is got["other"], len(got["one"]) == 2]
-
-
-@listening(
-    [3, 0, [1, 2]],
-    """const buffer = new ArrayBuffer(3);
-    port1.postMessage({ deep: [new Set([buffer])], list: [1, 2] }, [buffer]); await settle();
-    return [[...log[0].deep[0]][0].byteLength, buffer.byteLength, log[0].list]""",
-)
-async def what_is_transferred_arrives_in_its_place_however_deep(ports: Ports) -> Any:
-    buffer = ArrayBuffer(b"abc")
-    ports.port1.post({"deep": [{buffer}], "list": [1, 2]}, [buffer])
-    await settle()
-    (inner,) = ports.log[0]["deep"][0]
-    return [len(inner), len(buffer), ports.log[0]["list"]]
 
 
 @row(
@@ -245,28 +212,6 @@ async def what_cannot_be_read_is_a_message_error_and_what_follows_arrives(origin
     return [log, len(buffer)]
 
 
-@on_ports(
-    [1],
-    """port2.addEventListener('message', take); port2.addEventListener('message', take); port2.start();
-    port1.postMessage(1)""",
-)
-async def a_listener_is_added_once(ports: Ports) -> None:
-    def take(event: Any) -> None:
-        ports.log.append(event.data)
-
-    ports.port2.add_listener(take)
-    ports.port2.add_listener(take)
-    ports.port2.start()
-    ports.port1.post(1)
-
-
-@listening("1152921504606846977", "port1.postMessage(2n ** 60n + 1n); await settle(); return String(log[0])")
-async def large_integers_are_exact(ports: Ports) -> Any:
-    ports.port1.post(2**60 + 1)
-    await settle()
-    return str(ports.log[0])
-
-
 @listening(
     ["TypeError", "no", True],
     """const error = new TypeError('no'); error.code = 7; port1.postMessage(error); await settle();
@@ -284,16 +229,17 @@ async def of_an_error_its_kind_and_text_are_kept(ports: Ports) -> Any:
 
 @listening(
     [0, 8, "DataCloneError", "DataCloneError"],
-    """const buffer = new ArrayBuffer(8); port1.postMessage(buffer, [buffer]); await settle();
-    return [buffer.byteLength, log[0].byteLength, name(() => port1.postMessage('m', [buffer])),
+    """const buffer = new ArrayBuffer(8); port1.postMessage({ deep: [new Set([buffer])] }, [buffer]); await settle();
+    return [buffer.byteLength, [...log[0].deep[0]][0].byteLength, name(() => port1.postMessage('m', [buffer])),
     name(() => port1.postMessage(buffer))]""",
 )
-async def a_buffer_that_was_transferred_is_empty(ports: Ports) -> Any:
+async def a_buffer_that_was_transferred_arrives_in_its_place_and_is_empty_here(ports: Ports) -> Any:
     buffer = ArrayBuffer(bytes(8))
-    ports.port1.post(buffer, [buffer])
+    ports.port1.post({"deep": [{buffer}]}, [buffer])
     await settle()
+    (inner,) = ports.log[0]["deep"][0]
     names = [name(lambda: ports.port1.post("m", [buffer])), name(lambda: ports.port1.post(buffer))]
-    return [len(buffer), len(ports.log[0]), *names]
+    return [len(buffer), len(inner), *names]
 
 
 @listening(
@@ -341,28 +287,19 @@ async def a_port_that_is_transferred_takes_along_what_waits_in_it(ports: Ports) 
     return [ports.log, name(lambda: ports.port1.post("again", [carried.port2])), answers]
 
 
-@listening(["m"], "port1.postMessage('m'); port1.close()")
-async def what_was_posted_before_close_arrives(ports: Ports) -> None:
-    ports.port1.post("m")
-    ports.port1.close()
-
-
 @listening(
-    ["nothing", "nothing", []],
-    """port1.close(); const one = name(() => port1.postMessage('m')); port1.onmessage = take;
+    ["nothing", "nothing", ["before"]],
+    """port2.onclose = take; port1.postMessage('before'); port1.close();
+    const one = name(() => port1.postMessage('m')); port1.onmessage = take;
     const other = name(() => port2.postMessage('m')); await settle(); return [one, other, log]""",
 )
-async def posting_after_close_is_no_error_and_goes_nowhere(ports: Ports) -> Any:
+async def what_was_posted_before_a_close_arrives_what_comes_after_it_goes_nowhere_and_nobody_is_told(ports: Ports) -> Any:
+    ports.port2.on_close(ports.log.append)
+    ports.port1.post("before")
     ports.port1.close()
     one = name(lambda: ports.port1.post("m"))
     ports.port1.on_message(ports.log.append)
     return [one, name(lambda: ports.port2.post("m")), ports.log]
-
-
-@listening([], "port2.onclose = take; port2.addEventListener('close', take); port1.close()")
-async def a_close_is_not_noticed_at_the_other_end(ports: Ports) -> None:
-    ports.port2.on_close(ports.log.append)
-    ports.port1.close()
 
 
 # -- windows and frames --------------------------------------------------------------------------------------------------
@@ -459,21 +396,6 @@ async def what_is_posted_before_the_frame_has_loaded_is_lost(origin: str) -> Any
 
 
 @row(
-    [True, True],
-    """const log = []; onmessage = (event) => log.push(event.source === child.contentWindow, event.origin === origin);
-    let child;
-    const made = frame(origin, `parent.postMessage('here', '*')`); child = document.querySelector('iframe'); await made;
-    await until(() => log.length); return log""",
-    framed=True,
-)
-async def who_has_posted_is_known(origin: str) -> Any:
-    _, frame, heard = framed(origin, lambda window: say(window, "here"), hear=lambda event: event)
-    await settle()
-    (event,) = heard
-    return [event.source is frame.content_window, event.origin == origin]
-
-
-@row(
     ["null", "back"],
     """const log = []; onmessage = ({ origin, data }) => log.push(data === 'here' ? origin : data);
     const child = await frame(origin, `onmessage = () => parent.postMessage('back', '*');
@@ -545,40 +467,6 @@ def hand_over(window: Window) -> InMemoryPort:
     assert window.parent is not None
     window.parent.post_message("here", "*", [channel.port2], source=window)
     return channel.port1
-
-
-GOODBYE = """
-const { port1, port2 } = new MessageChannel(); parent.postMessage('here', '*', [port2]);
-addEventListener('pagehide', () => port1.postMessage('bye'))
-"""
-
-
-@row(
-    [["bye"], ["bye"]],
-    f"""const heard = []; let current; onmessage = ({{ ports: [port] }}) => {{ const log = []; heard.push(log);
-      port.onmessage = ({{ data }}) => log.push(data) }};
-    const child = await frame(origin, `{GOODBYE}`); await until(() => heard.length === 1); child.src += '&again';
-    await until(() => heard.length === 2 && heard[0].length); child.remove(); await until(() => heard[1].length);
-    return heard""",
-    framed=True,
-)
-async def a_page_that_goes_can_still_say_so(origin: str) -> Any:
-    def hear(event: Any) -> list[Any]:
-        log = list[Any]()
-        event.ports[0].on_message(log.append)
-        return log
-
-    def program(window: Window) -> None:
-        port = hand_over(window)
-        window.on_pagehide(lambda: port.post("bye"))
-
-    _, frame, heard = framed(origin, program, hear=hear)
-    await settle()
-    frame.reload()
-    await settle()
-    frame.remove()
-    await settle()
-    return heard
 
 
 @row(

@@ -80,26 +80,21 @@ async def greeted(bus: Bus, answer: Callable[[str], Any] | None = None) -> Async
         yield bare, listener
 
 
-class FailingPort:
-    """A port that fails when it has taken so many messages."""
+def failing(port: InMemoryPort, taken: int) -> InMemoryPort:
+    """A port that fails when it has taken so many messages, and when it is closed."""
+    left, post, close = iter(range(taken)), port.post, port.close
 
-    def __init__(self, port: InMemoryPort, taken: int) -> None:
-        self.info = port.info
-        self.on_message = port.on_message
-        self.closed = False
-        self._port = port
-        self._left = taken
-
-    def post(self, data: Any) -> None:
-        self._left -= 1
-        if self._left < 0:
+    def counted(data: Any) -> None:
+        if next(left, None) is None:
             raise RuntimeError("it was detached")
-        self._port.post(data)
+        post(data)
 
-    def close(self) -> None:
-        self.closed = True
-        self._port.close()
+    def closes() -> None:
+        close()
         raise RuntimeError("it was detached")
+
+    port.post, port.close = counted, closes  # type: ignore[method-assign,assignment]
+    return port
 
 
 class SynchronousPort:
@@ -305,12 +300,12 @@ async def test_nonsense_ends_that_connection_and_no_other(data: Any, said_hello:
 async def test_a_port_that_fails_costs_a_bus_that_serves_nothing_else(taken: int, caplog: pytest.LogCaptureFixture) -> None:
     here, there = ports()
     good, better = ports()
-    failing, server = FailingPort(there, taken), service()
-    async with served(failing, server), served(better, server), joined(good) as bus:
+    server = service()
+    async with served(failing(there, taken), server), served(better, server), joined(good) as bus:
         here.post('\0hi {"v":1}')
         for number in range(4):
             here.post(json.dumps({"request": "double", "id": number, "body": 4}))
-        await eventually(lambda: failing.closed and len(server.peers) == 1)
+        await eventually(lambda: there.closed and len(server.peers) == 1)
         assert await bus.request("double", 1) == 2
     assert not [record for record in caplog.records if record.exc_info]
 

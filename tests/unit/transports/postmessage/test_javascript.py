@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Bus, ConnectFailed
+from polybus import Bus
 from polybus.transports.postmessage import PortTransport
 from tests.support import eventually
 
@@ -110,45 +110,3 @@ async def test_a_buffer_and_text_with_half_a_pair_of_surrogates_are_frames(port:
         port.tell(JsProxy(to_bytes=lambda: b"\xff"))
         await eventually(lambda: port.closed)
         assert str(port.posted[-1]).startswith("\0bye 1003 binary frames")
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("fails", ["close", "onmessage", "at once"])
-async def test_what_javascript_holds_of_python_is_given_back_whatever_the_port_does_at_its_end(
-    port: Any, fails: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Any] = []
-    destroyed: list[Any] = []
-
-    def create_proxy(function: Any) -> Any:
-        proxy = _proxy(function)
-        proxy.destroy = lambda: destroyed.append(proxy)
-        made.append(proxy)
-        return proxy
-
-    def fail(*given: Any) -> Any:
-        raise RuntimeError("of JavaScript")
-
-    def setter(here: Any, value: Any) -> None:
-        if value is None or fails == "at once":
-            fail()
-        here.__dict__["listener"] = value
-
-    monkeypatch.setattr(sys.modules["pyodide.ffi"], "create_proxy", create_proxy)
-    if fails == "close":
-        port.close = fail
-    else:
-        monkeypatch.setattr(Port, "onmessage", property(lambda here: here.__dict__.get("listener"), setter))
-    bus = Bus()
-    if fails == "at once":
-        with pytest.raises(ConnectFailed, match="the port failed: RuntimeError: of JavaScript"):
-            async with bus.serve(PortTransport(port), protocol="ubre"):
-                raise AssertionError("serving")
-    else:
-        async with bus.serve(PortTransport(port), protocol="ubre"):
-            port.tell('\0hi {"v":1,"protocol":"ubre"}')
-            await eventually(lambda: len(bus.peers) == 1)
-            port.tell(7)
-            await eventually(lambda: not bus.peers)
-    await eventually(lambda: destroyed == made)
-    assert len(made) == 2
