@@ -249,31 +249,24 @@ class DefaultBlockingServlet(Servlet):
         await send({"type": "http.response.body", "body": b""})
 
 
-class StandardAsyncServlet(Servlet):
-    """Offers no events, says of its answers not what they are, and answers a poll with the first message alone."""
+class PollingServlet(Servlet):
+    """Offers no events, and does not say that its answers are JSON. A poll that has waited gets ``[][{...}]``, one message.
+
+    This is what Errai's asynchronous servlet and the one for Jetty's continuations do.
+    """
 
     json: Any = []
 
     async def fetch(self, key: tuple[str, str], query: dict[str, str], send: Any) -> None:
         queue = self.queues.get(key)
-        if queue is not None and query.get("wait") == "1":
-            while not queue.waiting:
-                queue.changed.clear()
-                await queue.changed.wait()
-            await self.respond(send, b"[%b]" % queue.waiting.pop(0))
-        else:
+        if queue is None or query.get("wait") != "1":
             await super().fetch(key, query, send)
-
-
-class JettyContinuationsServlet(Servlet):
-    """A request that has to wait is done twice, and what it wrote the first time stays: ``[][{...}]``."""
-
-    async def fetch(self, key: tuple[str, str], query: dict[str, str], send: Any) -> None:
-        queue = self.queues.get(key)
-        if queue is None or query.get("wait") != "1" or queue.waiting:
-            await super().fetch(key, query, send)
-        else:
-            await self.respond(send, b"[]" + await queue.poll(30))
+            return
+        before = b"" if queue.waiting else b"[]"
+        while not queue.waiting:
+            queue.changed.clear()
+            await queue.changed.wait()
+        await self.respond(send, before + b"[%b]" % queue.waiting.pop(0))
 
 
 class Jsr356Servlet(DefaultBlockingServlet):

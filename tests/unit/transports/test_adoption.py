@@ -190,20 +190,6 @@ class Reader(Watcher):
         await self._app(scope, looked_at if scope["type"] == "websocket" else receive, send)
 
 
-async def test_a_middleware_is_left_when_the_connection_ends(way: Any) -> None:
-    app, bus = served()
-    told: list[str] = []
-    app.add_middleware(Watcher, told=told)
-    async with running(app, ws=way) as server:
-        async with connect(at(server)) as client:
-            assert await client.request("echo", 1) == 1
-            assert told == ["in"]
-            assert (kinds(server) == {AdoptedWire}) is (way == "auto")
-        await eventually(lambda: told == ["in", "out"])
-        await eventually(lambda: not server.server_state.tasks)
-        assert bus.peers == []
-
-
 async def test_a_middleware_that_wraps_receive_sees_every_frame() -> None:
     app, _ = served()
     told: list[str] = []

@@ -1,7 +1,6 @@
 """The two drivers of byte connections, each alone, and the accept loop."""
 
 import errno
-import gc
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +21,7 @@ from polybus.transports.tcp import TcpTransport
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND
 
-from .support import Host, Raw, Receiver, dial, joined, raw_peer, running, serving
+from .support import Host, Raw, Receiver, dial, raw_peer, running, serving
 
 
 @asynccontextmanager
@@ -167,38 +166,6 @@ async def test_leaving_the_bus_ends_those_who_are_still_in_their_handshake(anyio
         assert await raw.rest() == b""
         await raw.stream.aclose()
         assert outer.tasks == 0
-
-
-async def test_an_idle_connection_is_small(anyio_backend: Any) -> None:
-    if anyio_backend[0] == "trio":
-        pytest.skip("there a connection is two tasks")
-    import sys
-
-    async with joined(anyio_backend, "ws://127.0.0.1:0/") as (_, here, there):
-        await anyio.wait_all_tasks_blocked()
-        transport: Any = there.transport
-        parts = [transport, transport._wire, transport._framer]
-        assert all(not hasattr(part, "__dict__") for part in parts)
-        assert sum(sys.getsizeof(part) for part in parts) < 1024
-        assert transport._framer._core is None
-        here.transport.close()
-    gc.collect()
-
-
-async def test_an_idle_connection_has_no_task_that_writes(anyio_backend: Any) -> None:
-    if anyio_backend[0] != "trio":
-        pytest.skip("there a connection is no task at all")
-    async with running(anyio_backend) as host, serving(host, "tcp://127.0.0.1:0") as server:
-        await anyio.wait_all_tasks_blocked()
-        before = host.tasks
-        here = await dial(host, server.url)
-        there = await server.gate.peer()
-        for number in range(10):
-            here.transport.send(b"%d" % number)
-            await there.received(number + 1)
-        await anyio.wait_all_tasks_blocked()
-        assert host.tasks == before + 2, "who reads, on both sides"
-        here.transport.close()
 
 
 async def test_those_that_send_as_fast_as_they_can_share_what_is_read_in_one_turn(anyio_backend: Any) -> None:

@@ -19,11 +19,10 @@ from tests.support import BOUND, eventually, next_event
 from .errai_servlets import (
     CollectingProxy,
     DefaultBlockingServlet,
-    JettyContinuationsServlet,
     Jsr356Servlet,
     LegacyBlockingServlet,
+    PollingServlet,
     Servlet,
-    StandardAsyncServlet,
     serving,
 )
 
@@ -133,9 +132,8 @@ async def test_a_stream_that_never_begins_is_not_tried_again(patience: float, mo
 # -- the other servlets
 
 
-@pytest.mark.parametrize("servlet", [StandardAsyncServlet, JettyContinuationsServlet])
-async def test_requests_and_publications_come_by_polls(servlet: type[Servlet]) -> None:
-    made = servlet()
+async def test_requests_and_publications_come_by_polls() -> None:
+    made = PollingServlet()
     async with client(made) as bus, bus.subscribe("news") as news:
         for number in range(5):
             assert await bus.request("EchoService", number) == number
@@ -146,7 +144,7 @@ async def test_requests_and_publications_come_by_polls(servlet: type[Servlet]) -
         assert bus.stats().malformed == bus.stats().reconnects == 0
 
 
-@pytest.mark.parametrize("servlet", [DefaultBlockingServlet, JettyContinuationsServlet])
+@pytest.mark.parametrize("servlet", [DefaultBlockingServlet, PollingServlet])
 async def test_a_clean_leave_is_no_malformed_message(servlet: type[Servlet], caplog: pytest.LogCaptureFixture) -> None:
     made = servlet()
     with caplog.at_level(logging.WARNING):
@@ -215,21 +213,6 @@ async def test_what_was_never_posted_is_asked_over_the_next_connection_and_nothi
         assert [await reply for reply in waiting] == list(range(5))
 
 
-async def test_what_was_never_posted_when_the_bus_is_left_is_called_unsent() -> None:
-    servlet = DefaultBlockingServlet()
-    async with client(servlet, "?channel=poll", limits=Limits(close_timeout=0.05)) as bus:
-        servlet.held = ("POST",)
-        count = len(servlet.requests)
-        posted = bus.request("EchoService", "posted")
-        await eventually(lambda: len(servlet.requests) > count)
-        waiting = bus.request("EchoService", "waits")
-        await bus.peers[0].aclose("enough")
-        for reply, sent in ((posted, True), (waiting, False)):
-            with pytest.raises(Disconnected) as caught:
-                await reply
-            assert caught.value.sent is sent
-
-
 async def test_a_publication_that_fails_ends_the_link_with_the_server_s_words_and_one_that_is_answered_401_for_good() -> None:
     servlet = DefaultBlockingServlet()
     async with client(servlet) as bus:
@@ -280,16 +263,6 @@ async def test_a_subscription_is_entered_when_the_server_has_been_told(channel: 
                 assert servlet.subscribed(f"news.{number}")
                 servlet.publish(f"news.{number}", number)
                 assert (await anext(news)).body == number
-
-
-async def test_a_subscription_behind_a_busy_post_is_entered_when_it_was_posted_too() -> None:
-    servlet = DefaultBlockingServlet()
-    async with client(servlet, "?channel=poll") as bus:
-        for number in range(2000):
-            await bus.publish("busy", str(number))
-        async with bus.subscribe("news"):
-            assert servlet.subscribed("news")
-            assert servlet.values("busy") == [str(number) for number in range(2000)]
 
 
 async def test_who_subscribes_what_it_publishes_gets_it_from_its_own_bus_and_from_the_server() -> None:

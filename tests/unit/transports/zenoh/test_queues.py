@@ -1,7 +1,6 @@
 """The queues on both sides of a session: bounded, by priority, with what is lost counted. Threads wait for events alone."""
 
-from collections.abc import Callable
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
@@ -151,16 +150,6 @@ def made() -> tuple[Fabric, Lanes]:
     return fabric, Lanes(fabric, fabric.eased.set)
 
 
-def test_samples_of_a_priority_leave_in_order() -> None:
-    fabric, out = made()
-    for number in range(1000):
-        assert out.add(sample(size=number))
-    flushed(out)
-    assert [len(one.payload) for one in fabric.put] == [*range(1000)]
-    assert out.waiting == 0
-    out.drop()
-
-
 def test_a_priority_that_stands_still_holds_back_no_other_and_drops_what_is_too_much() -> None:
     fabric, out = made()
     fabric.hold(1)
@@ -194,20 +183,3 @@ def test_the_bus_is_asked_to_pause_and_goes_on_when_half_is_written(size: int) -
     assert not pauses(out)
     flushed(out)
     out.drop()
-
-
-def test_nothing_is_lost_between_threads() -> None:
-    box, _ = woken()
-    taken: list[Sample] = []
-
-    def write(level: int) -> Callable[[], None]:
-        return lambda: add(box, 2000, level, sender=str(level))
-
-    writers = [Thread(target=write(level)) for level in range(4)]
-    for writer in writers:
-        writer.start()
-    while any(writer.is_alive() for writer in writers):
-        taken += everything(box)
-    taken += everything(box)
-    assert len(taken) == 8000
-    assert (box.lost(), box.waiting) == (0, 0)
