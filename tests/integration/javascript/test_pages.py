@@ -3,8 +3,6 @@
 import json
 import re
 import runpy
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -22,7 +20,7 @@ from polybus.testing import cluster
 from tests.integration.interop.node_peer import require_node
 from tests.integration.web.browser import Browser, Tab, browser
 from tests.integration.web.support import running
-from tests.support import BOUND, eventually, free_port
+from tests.support import BOUND, eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 NODE = ROOT / "tests/integration/interop/node"
@@ -230,53 +228,12 @@ async def test_a_page_that_is_frozen_while_the_link_goes_is_back_when_it_is_show
     assert await tab.run("bus.request('echo', 1)") == 1
 
 
-class Elsewhere:
-    """The application of the page about browsers, in a process of its own that can be stopped and killed."""
-
-    def __init__(self, folder: Path) -> None:
-        [program] = blocks("browser.md", "python")
-        (folder / "app.py").write_text(program.replace("</script>", "globalThis.bus = bus</script>"))
-        self.port = free_port()
-        self._folder = folder
-        self.process: subprocess.Popen[bytes]
-
-    async def start(self) -> None:
-        command = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(self.port), "--log-level", "critical"]
-        self.process = subprocess.Popen(command, cwd=self._folder)  # noqa: ASYNC220  # it begins at once
-        await eventually(self._is_reached)
-
-    async def _is_reached(self) -> bool:
-        try:
-            await (await anyio.connect_tcp("127.0.0.1", self.port)).aclose()
-        except OSError:
-            return False
-        return True
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-@pytest.fixture
-async def elsewhere(chromium: Browser, tmp_path: Path) -> AsyncIterator[tuple[Tab, Elsewhere]]:
-    server = Elsewhere(tmp_path)
-    await server.start()
-    try:
-        tab = await chromium.tab(f"http://127.0.0.1:{server.port}/")
-        await tab.until("window.bus?.state === 'open'")
-        yield tab, server
-        await tab.aclose()
-    finally:
-        server.end()
-
-
-async def test_a_page_out_of_sight_is_back_by_itself_when_its_server_is(elsewhere: tuple[Tab, Elsewhere]) -> None:
-    tab, server = elsewhere
+async def test_a_page_out_of_sight_is_back_by_itself_when_its_server_is(served: tuple[Tab, Bus, str]) -> None:
+    tab, bus, _ = served
     await tab.hide()
-    server.end()
-    await tab.until("bus.state !== 'open'")
-    await server.start()
-    await tab.until("document.hidden && bus.state === 'open'")
+    for peer in bus.peers:
+        await peer.aclose()
+    await tab.until("document.hidden && bus.state === 'open' && states.some(([state]) => state === 'waiting')")
     await tab.show()
-    await tab.run("bus.request('tell', 'hello again')")
-    await tab.until("news.textContent === 'news.today: hello again'")
+    await bus.publish("n.1", "hello again")
+    await tab.until("heard.at(-1) === 'hello again'")
