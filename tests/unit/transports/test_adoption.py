@@ -1,7 +1,6 @@
 """Connections of uvicorn that are taken over after their upgrade: when, what is left of uvicorn, and what is not."""
 
 import asyncio
-import contextvars
 import gc
 from collections.abc import Callable, Generator, MutableMapping
 from pathlib import Path
@@ -152,30 +151,6 @@ class Watcher:
             await self._app(scope, receive, send)
         finally:
             self._told.append("out")
-
-
-mood: contextvars.ContextVar[str] = contextvars.ContextVar("mood", default="the bus's own")
-
-
-class Moody(Watcher):
-    """A middleware that leaves a variable in the context of its call."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            mood.set("the call's")
-        await self._app(scope, receive, send)
-
-
-async def test_handlers_see_the_variables_of_the_bus_and_not_those_of_the_call(way: Any) -> None:
-    app, bus = served()
-
-    @bus.handle("mood")
-    async def see() -> str:
-        return mood.get()
-
-    app.add_middleware(Moody, told=[])
-    async with running(app, ws=way) as server, connect(at(server)) as client:
-        assert {await client.request("mood") for _ in range(20)} == {"the bus's own"}
 
 
 class Reader(Watcher):

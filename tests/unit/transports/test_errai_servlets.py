@@ -102,19 +102,6 @@ async def test_who_wants_events_alone_is_told_each_time_and_tries_again(monkeypa
     assert servlet.streams >= 3
 
 
-async def test_while_a_stream_has_not_begun_what_comes_is_fetched_by_posts() -> None:
-    servlet = DefaultBlockingServlet()
-    servlet.held = ("GET",)
-    async with client(servlet) as bus, bus.subscribe("news") as news:
-        assert await bus.request("LateService") == "late"
-        servlet.publish("news", 1)
-        assert (await anext(news)).body == 1
-        servlet.release()
-        servlet.publish("news", 2)
-        assert (await anext(news)).body == 2
-        assert bus.stats().reconnects == 0
-
-
 @pytest.mark.parametrize("patience", [0.1, 0.105], ids=["", "though a timer is a little early"])
 async def test_a_stream_that_never_begins_is_not_tried_again(patience: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_errai_client, "POLL", patience)

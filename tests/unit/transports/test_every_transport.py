@@ -11,10 +11,9 @@ from polybus.errors import BusError, ConnectFailed, Forbidden, TooManyRequests, 
 from polybus.limits import Limits
 from polybus.plugins import Admission, Closed, Identity
 from tests.loops import every_loop  # noqa: F401
-from tests.refusal import refused
 from tests.support import BOUND
 
-from .support import Gate, Host, Receiver, Server, dial, fill, joined, running, serving
+from .support import Gate, dial, fill, joined, running, serving
 
 SCHEMES = ["memory", "tcp", "unix", "ws"]
 SOCKETS = ["tcp", "unix", "ws"]
@@ -33,11 +32,6 @@ def socket_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def url_of(scheme: str, tmp_path: Path) -> str:
     addresses = {"memory": "memory://orders", "unix": f"unix://{tmp_path}/s", "ws": "ws://127.0.0.1:0/bus"}
     return addresses.get(scheme, "tcp://127.0.0.1:0")
-
-
-async def both(host: Host, server: Server) -> tuple[Receiver, Receiver]:
-    here = await dial(host, server.url)
-    return here, await server.gate.peer(len(server.gate.receivers) - 1 if server.gate.receivers else 0)
 
 
 @pytest.mark.parametrize(("code", "error"), [(1001, None), (4401, Unauthorized), (4403, Forbidden)])
@@ -101,16 +95,6 @@ async def test_who_does_not_decide_in_time_decides_no_more(anyio_backend: Any, u
         assert gate.receivers == []
 
 
-async def test_an_address_is_taken_once_and_free_again_after_aclose(anyio_backend: Any, url: str) -> None:
-    async with running(anyio_backend) as host, serving(host, url) as server:
-        await refused(serving(host, server.url), OSError, match="cannot listen on")
-        await server.aclose()
-        await server.aclose()
-        async with serving(host, server.url) as again:
-            assert again.url == server.url
-            await dial(host, again.url)
-
-
 async def test_a_peer_that_takes_nothing_ends_the_connection(anyio_backend: Any, socket_url: str) -> None:
     async with joined(anyio_backend, socket_url, Limits(ping_interval=1e9), late=True) as (host, here, there):
         await fill(here)
@@ -130,19 +114,3 @@ async def test_a_peer_that_takes_nothing_ends_the_connection(anyio_backend: Any,
         assert "write stalled" in why.reason
         there.transport.start(there)
         await there.end()
-
-
-async def test_many_connections_come_and_go_and_leave_nothing(anyio_backend: Any, url: str) -> None:
-    async with running(anyio_backend) as host, serving(host, url, echo=True) as server:
-        for number in range(30):
-            here, there = await both(host, server)
-            here.transport.send(b"x")
-            await here.received(1)
-            (here if number % 2 else there).transport.close()
-            await here.end()
-            await there.end()
-            host.receivers.clear()
-            server.gate.receivers.clear()
-        # The accept loop alone, or nothing at all.
-        await anyio.wait_all_tasks_blocked()
-        assert host.tasks <= 1

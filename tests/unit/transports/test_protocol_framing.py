@@ -134,17 +134,6 @@ async def test_what_is_sent_keeps_to_the_limit(anyio_backend: Any, url: str) -> 
         assert await (await server.gate.peer()).received(1) == [b"small"]
 
 
-async def test_a_frame_that_stalls_ends_the_connection(anyio_backend: Any) -> None:
-    async with running(anyio_backend) as host, serving(host, TRANSPORTS[0], **LINES) as server, raw_peer(server) as raw:
-        there = await server.gate.peer()
-        await raw.send(b"one\nbegun")
-        await there.received(1)
-        now = host.time()
-        there.transport.tick(now)
-        there.transport.tick(now + 11)
-        assert "stalled" in (await there.end()).reason
-
-
 # -- TLS after the first words -----------------------------------------------------------------------------------------------
 
 

@@ -1,9 +1,6 @@
 """What only WebSockets have: the upgrade, pings, and what a browser may do."""
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
@@ -240,14 +237,3 @@ async def test_the_host_header_may_be_overridden(anyio_backend: Any) -> None:
         await dial(host, server.url, headers={"Host": "app.example"})
         await server.gate.peer()
         assert server.gate.handshakes[0].headers["host"] == "app.example"
-
-
-def test_the_library_is_loaded_only_when_it_is_used() -> None:
-    code = """
-import sys
-from polybus.transports import Memory, Tcp, WebSocket
-WebSocket().connector("ws://127.0.0.1/")
-print([name for name in sys.modules if name.partition(".")[0] == "websockets"])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=None)
-    assert json.loads(done.stdout.replace("'", '"')) == []
