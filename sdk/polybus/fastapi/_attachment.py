@@ -27,6 +27,7 @@ from weakref import WeakKeyDictionary
 import anyio
 from anyio.lowlevel import RunVar
 from starlette.requests import HTTPConnection  # at run time FastAPI reads the annotations of `bus_of`
+from starlette.routing import BaseRoute
 
 from ..errors import Unavailable
 from ..integrations import failure_of, host_of, mesh_of, overriding
@@ -369,8 +370,10 @@ def attachments_of(app: Any, *, own: bool = False, depth: int = 0) -> Iterator[A
     inner = getattr(app, "original_router", None) or getattr(app, "app", None)
     if isinstance(endpoint, AttachedRoute):
         yield endpoint.attachment
-    elif depth > _DEPTH or (own and depth and hasattr(inner, "state")):
+    elif depth > _DEPTH:
         return
+    elif own and isinstance(app, BaseRoute) and (not hasattr(inner, "routes") or hasattr(inner, "state")):
+        return  # it does not lead to a router
     elif isinstance(routes, Sequence) and routes:
         for route in routes:
             yield from attachments_of(route, own=own, depth=depth + 1)

@@ -6,11 +6,14 @@ from types import ModuleType
 import pytest
 from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Mount
 
 from polybus import Bus, LocalProtocolError
 from polybus.cluster.workers import this_program
 from polybus.fastapi import attach
+from polybus.fastapi._attachment import attachments_of
 from polybus.fastapi._server import buses_of
 
 pytestmark = pytest.mark.native
@@ -44,4 +47,6 @@ def test_the_buses_of_an_application_are_found_behind_routers_mounts_and_middlew
     outer.mount("/inner", inner)
     attach(outer, third)
     assert {*buses_of(CORSMiddleware(outer))} == {first, second, third}
+    outer.routes.append(Mount("/wrapped", inner, middleware=[Middleware(CORSMiddleware)]))
+    assert [attachment.bus for attachment in attachments_of(outer, own=True)] == [third]
     assert [*buses_of(FastAPI())] == []
