@@ -1,7 +1,7 @@
 """Strangers who connect and say nothing do not keep others out."""
 
 import ssl
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import anyio
@@ -16,7 +16,7 @@ from tests.loops import both_backends  # noqa: F401
 from tests.refusal import refused
 from tests.support import eventually
 
-from .support import client_tls
+from .support import UPGRADE, client_tls
 
 LIMITS = Limits(handshakes=5, handshake_timeout=60.0, close_timeout=0.1)
 
@@ -113,3 +113,26 @@ async def test_a_peer_over_http_that_asks_for_nothing_gives_way_where_there_are_
             assert await client.request("echo", 1) == 1
         async with connect(server.url) as client:
             assert await client.request("echo", 2) == 2
+
+
+async def test_a_client_that_leaves_tls_after_a_bad_frame_keeps_no_place(
+    authority: trustme.CA, server_tls: ssl.SSLContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus()
+    async with bus.serve("ubre+wss://127.0.0.1:0/bus", tls=server_tls) as listener:
+        host, _, port = listener.url.partition("://")[2].partition("/")[0].partition(":")
+        read, written = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = client_tls(authority).wrap_bio(read, written, server_hostname=host)
+        async with await anyio.connect_tcp(host, int(port)) as stream:
+            while True:
+                with suppress(ssl.SSLWantReadError):
+                    client.do_handshake()
+                    break
+                await stream.send(written.read())
+                read.write(await stream.receive())
+            client.write(UPGRADE + b"\xf1\x80\0\0\0\0")
+            with suppress(ssl.SSLWantReadError):
+                client.unwrap()
+            await stream.send(written.read())  # at once
+            await eventually(lambda: "reserved bits" in caplog.text and not bus.stats().links)
+    assert "asyncio" not in {record.name for record in caplog.records}

@@ -264,7 +264,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
                 transport.abort()
                 return
             self.resume_reading()
-        else:
+        elif not transport.is_closing():  # a second `close` would detach asyncio's TLS transport from its connection
             # With TLS, asyncio reads until the peer's goodbye.
             transport.close()
 
