@@ -87,7 +87,10 @@ async def test_a_link_that_is_lost_is_retried_and_comes_back() -> None:
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": VirtualLoop})], ids=["virtual time"], scope="module")
 @pytest.mark.parametrize(("pause", "attempts"), [(0.001, 10), (100, 1)])
-async def test_a_first_connect_that_waits_tells_of_attempts_with_pauses_within_the_wait(pause: float, attempts: int) -> None:
+async def test_a_first_connect_that_waits_tells_of_attempts_with_pauses_within_the_wait(
+    pause: float, attempts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "polybus.link")
     client = Bus()
     events = client.events()
     connecting = connect("ubre+memory://nobody-at-all", bus=client, wait=0.01, backoff=Backoff(pause, pause, jitter=False))
@@ -95,6 +98,7 @@ async def test_a_first_connect_that_waits_tells_of_attempts_with_pauses_within_t
     retries = [event for event in [each async for each in events] if isinstance(event, LinkRetrying)]
     assert [retry.attempt for retry in retries] == list(range(1, attempts + 1))
     assert all(retry.delay <= 0.01 for retry in retries)
+    assert caplog.messages[0].startswith("no link to ubre+memory://nobody-at-all yet, attempt 1 in 0.0 s: ")
 
 
 async def test_each_reader_of_events_gets_them_all_and_only_from_then_on() -> None:
