@@ -60,15 +60,13 @@ def test_the_client_and_a_real_server() -> None:
 
 
 def test_the_package_is_imported_in_node_and_by_a_bundler(project: Path) -> None:
-    program = (
-        "import { connect } from 'polybus'; import { pump } from 'polybus/frames'; console.log(typeof connect, typeof pump)"
-    )
-    (project / "program.mjs").write_text(program)
-    assert run("node", "program.mjs", cwd=project) == "function function\n"
+    imports = "import { connect, NotFound } from 'polybus'; import { pump } from 'polybus/frames';"
+    (project / "program.mjs").write_text(f"{imports} console.log(typeof connect, typeof pump, new NotFound('').name)")
+    assert run("node", "program.mjs", cwd=project) == "function function NotFound\n"
     esbuild = str(NODE / "node_modules" / ".bin" / "esbuild")
     bundle = run(esbuild, "program.mjs", "--bundle", "--minify", "--format=esm", cwd=project)
     (project / "bundle.mjs").write_text(bundle)
-    assert run("node", "bundle.mjs", cwd=project) == "function function\n"
+    assert run("node", "bundle.mjs", cwd=project) == "function function NotFound\n"  # minified, too
     package = json.loads((project / "node_modules" / "polybus" / "package.json").read_text())
     assert package["version"] == version("polybus")
 

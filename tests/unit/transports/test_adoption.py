@@ -29,7 +29,7 @@ from polybus.transports._ws import adoption
 from polybus.transports._ws.adoption import AdoptedWire
 from tests.integration.web.support import OverAsgi, both_loops, both_ways, echoing, running, served  # noqa: F401  # pytest finds the fixtures by their names here
 from tests.support import eventually, next_event
-from tests.unit.transports.support import UPGRADE
+from tests.unit.transports.support import UPGRADE, Raw
 
 pytestmark = pytest.mark.native
 
@@ -297,7 +297,8 @@ async def test_a_client_that_speaks_before_it_has_the_answer_is_served_and_stays
 
     app, _ = served(authenticate=authenticate)
     async with running(app) as server, await anyio.connect_tcp("127.0.0.1", server.port) as stream:
-        await stream.send(UPGRADE)
+        raw = Raw(stream)
+        await raw.send(UPGRADE)
         await asked.wait()
         connections: set[Any] = set(server.server_state.connections)
         heard = connections.pop().conn.reader
@@ -312,17 +313,10 @@ async def test_a_client_that_speaks_before_it_has_the_answer_is_served_and_stays
         await stream.send(FRAME[:early])
         await arrived.wait()
         decide.set()
-        assert b" 101 " in await until(stream, b"\r\n\r\n")
-        await stream.send(FRAME[early:] or FRAME)
-        assert await until(stream, ANSWER)
+        assert b" 101 " in await raw.until(b"\r\n\r\n")
+        await raw.send(FRAME[early:] or FRAME)
+        assert await raw.until(ANSWER)
         assert kinds(server) == {WebSocketsSansIOProtocol}
-
-
-async def until(stream: anyio.abc.ByteStream, end: bytes) -> bytes:
-    received = b""
-    while not received.endswith(end):
-        received += await stream.receive()
-    return received
 
 
 # -- how it ends
@@ -349,7 +343,7 @@ async def test_at_its_end_uvicorn_waits_no_longer_than_the_close_timeout_for_a_p
     app, bus = served(limits=Limits(close_timeout=0.1))
     async with running(app, lifespan="off") as server, await anyio.connect_tcp("127.0.0.1", server.port) as stream:
         await stream.send(UPGRADE)
-        assert b" 101 " in await until(stream, b"\r\n\r\n")
+        assert b" 101 " in await Raw(stream).until(b"\r\n\r\n")
         await eventually(lambda: bus.peers)
         for connection in list(server.server_state.connections):
             connection.shutdown()
@@ -362,7 +356,7 @@ async def test_pings_are_those_of_the_limits_and_uvicorn_sends_none_any_more() -
     async with running(app, ws_ping_interval=0.01, ws_ping_timeout=0.01) as server:
         async with await anyio.connect_tcp("127.0.0.1", server.port) as stream, connect(at(server)) as other:
             await stream.send(UPGRADE)
-            assert b" 101 " in await until(stream, b"\r\n\r\n")
+            assert b" 101 " in await Raw(stream).until(b"\r\n\r\n")
             await eventually(lambda: len(bus.peers) == 2)
             for number in range(200):
                 assert await other.request("echo", number) == number

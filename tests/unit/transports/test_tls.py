@@ -3,6 +3,8 @@
 import datetime
 import ssl
 from collections.abc import Callable
+from ssl import TLSVersion
+from typing import Any
 
 import pytest
 import trustme
@@ -35,34 +37,24 @@ def _failure(server: ssl.SSLContext, client: ssl.SSLContext, answer: bytes = b""
     raise AssertionError
 
 
-def _server(name: str = "shop.example", since: datetime.timedelta = -DAY, until: datetime.timedelta = DAY) -> ssl.SSLContext:
+def _server(
+    name: str = "shop.example", since: datetime.timedelta = -DAY, until: datetime.timedelta = DAY, **settings: Any
+) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     AUTHORITY.issue_cert(name, not_before=NOW + since, not_after=NOW + until).configure_cert(context)
-    return context
+    return _set(context, settings)
 
 
-def _client(trusts: bool = True) -> ssl.SSLContext:
+def _client(trusts: bool = True, **settings: Any) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if trusts:
         AUTHORITY.configure_trust(context)
-    return context
+    return _set(context, settings)
 
 
-def _of_clients() -> ssl.SSLContext:
-    context = _server()
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _of_old() -> ssl.SSLContext:
-    context = _client()
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    return context
-
-
-def _of_new() -> ssl.SSLContext:
-    context = _server()
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
+def _set(context: ssl.SSLContext, settings: dict[str, Any]) -> ssl.SSLContext:
+    for name, value in settings.items():
+        setattr(context, name, value)
     return context
 
 
@@ -74,8 +66,16 @@ def _of_new() -> ssl.SSLContext:
         (lambda: _failure(_server("b.example"), _client()), "certificate is not for shop.example", "connect to a name in it"),
         (lambda: _failure(_server(), _client(trusts=False)), "certificate is not trusted (", "with --ca"),
         (lambda: _failure(_server(), _client(), b"HTTP/1.1 400 Bad Request\r\n"), "does not use TLS on", "instead of tls://"),
-        (lambda: _failure(_of_clients(), _client()), "requires a client certificate", "load one into tls="),
-        (lambda: _failure(_of_new(), _of_old()), "the TLS handshake failed (", "compare the TLS versions and ciphers"),
+        (
+            lambda: _failure(_server(verify_mode=ssl.CERT_REQUIRED), _client()),
+            "requires a client certificate",
+            "load one into tls=",
+        ),
+        (
+            lambda: _failure(_server(minimum_version=TLSVersion.TLSv1_3), _client(maximum_version=TLSVersion.TLSv1_2)),
+            "the TLS handshake failed (",
+            "compare the TLS versions and ciphers",
+        ),
     ],
 )
 def test_a_failed_handshake_has_a_reason_and_advice(fails: Callable[[], ssl.SSLError], reason: str, advice: str) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import ssl
-from datetime import datetime
 
 import pytest
 import trustme
@@ -17,14 +16,6 @@ from .support import client_tls
 pytestmark = pytest.mark.native
 PATIENT = Limits(handshake_timeout=600.0, connect_timeout=600.0)
 """So that only what happens at once ends within a test."""
-
-
-def server_tls(
-    authority: trustme.CA, name: str = "127.0.0.1", begin: datetime | None = None, end: datetime | None = None
-) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert(name, not_before=begin, not_after=end).configure_cert(context)
-    return context
 
 
 def said(caplog: pytest.LogCaptureFixture) -> str:
@@ -49,22 +40,22 @@ async def test_frames_of_tcp_to_a_websocket_server_are_told_at_once() -> None:
 
 @pytest.mark.parametrize("transport", ["wss", "tls"])
 async def test_the_log_of_a_server_says_that_a_client_may_not_trust_it(
-    transport: str, authority: trustme.CA, caplog: pytest.LogCaptureFixture
+    transport: str, server_tls: ssl.SSLContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = Bus()
     with caplog.at_level(logging.INFO, "polybus.transports"):
-        async with bus.serve(f"ubre+{transport}://127.0.0.1:0", tls=server_tls(authority)) as server:
+        async with bus.serve(f"ubre+{transport}://127.0.0.1:0", tls=server_tls) as server:
             await refused(connect(server.url), ConnectFailed, match="is not trusted")
             await eventually(lambda: said(caplog))
     assert "no connection: the client " in said(caplog) and "trust this server's certificate" in said(caplog)
 
 
 async def test_clients_without_tls_are_asked_about_it_and_do_not_fill_the_log_of_a_server_with_it(
-    authority: trustme.CA, caplog: pytest.LogCaptureFixture
+    server_tls: ssl.SSLContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = Bus()
     with caplog.at_level(logging.INFO, "polybus.transports"):
-        async with bus.serve("ubre+wss://127.0.0.1:0", tls=server_tls(authority)) as server:
+        async with bus.serve("ubre+wss://127.0.0.1:0", tls=server_tls) as server:
             for _ in range(20):
                 await refused(connect(server.url.replace("wss:", "ws:")), ConnectFailed, match=r"try wss:// \(TLS\)")
     lines = said(caplog).splitlines()
@@ -72,8 +63,8 @@ async def test_clients_without_tls_are_asked_about_it_and_do_not_fill_the_log_of
     assert "does not use TLS" in lines[0]
 
 
-def test_the_context_of_the_wrong_side_is_refused_at_the_call(authority: trustme.CA) -> None:
+def test_the_context_of_the_wrong_side_is_refused_at_the_call(authority: trustme.CA, server_tls: ssl.SSLContext) -> None:
     with pytest.raises(ValueError, match=r"ssl\.create_default_context\(ssl\.Purpose\.CLIENT_AUTH\).*load_cert_chain"):
         Bus().serve("ubre+wss://127.0.0.1:0", tls=client_tls(authority))
     with pytest.raises(ValueError, match=r"ssl\.create_default_context\(cafile=\.\.\.\)"):
-        connect("ubre+wss://127.0.0.1:9", tls=server_tls(authority))
+        connect("ubre+wss://127.0.0.1:9", tls=server_tls)

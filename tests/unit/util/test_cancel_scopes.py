@@ -51,32 +51,28 @@ async def test_it_sees_the_scopes_of_a_task_group(anyio_backend: Any) -> None:
     assert seen == [scope.deadline]
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("state", [None, types.SimpleNamespace(cancel_scope=object()), object()])
-async def test_another_anyio_has_its_own_function_taken(
-    state: Any, monkeypatch: pytest.MonkeyPatch, anyio_backend: Any
+STATES = [None, types.SimpleNamespace(cancel_scope=object()), object()]
+STATUSES = [object(), types.SimpleNamespace(effectively_cancelled=False, _parent=None, _scope=object())]
+
+
+@pytest.mark.parametrize(
+    ("anyio_backend", "found"), [*(("asyncio", state) for state in STATES), *(("trio", status) for status in STATUSES)]
+)
+async def test_another_anyio_or_trio_has_its_own_function_taken(
+    anyio_backend: str, found: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anyio._backends._asyncio._task_states", types.SimpleNamespace(get=lambda task: state))
-    assert effective_deadline(running_loop()) is anyio.current_effective_deadline
+    known = types.SimpleNamespace(_cancel_status=found, get=lambda task: found)
+    monkeypatch.setattr("anyio._backends._asyncio._task_states", known)
+    if anyio_backend == "trio":
+        monkeypatch.setattr("trio.lowlevel.current_task", lambda: known)
+    library: Any = trio if anyio_backend == "trio" else anyio
+    assert effective_deadline(running_loop()) is library.current_effective_deadline
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_without_states_of_anyio_its_own_function_is_taken(monkeypatch: pytest.MonkeyPatch, anyio_backend: Any) -> None:
     monkeypatch.delattr("anyio._backends._asyncio._task_states")
     assert effective_deadline(running_loop()) is anyio.current_effective_deadline
-
-
-@pytest.mark.parametrize("anyio_backend", ["trio"])
-@pytest.mark.parametrize(
-    "status",
-    [object(), types.SimpleNamespace(effectively_cancelled=False, _parent=None, _scope=object())],
-    ids=["another status", "another scope"],
-)
-async def test_another_trio_has_its_own_function_taken(
-    status: Any, monkeypatch: pytest.MonkeyPatch, anyio_backend: Any
-) -> None:
-    monkeypatch.setattr("trio.lowlevel.current_task", lambda: types.SimpleNamespace(_cancel_status=status))
-    assert effective_deadline(running_loop()) is trio.current_effective_deadline
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])

@@ -437,30 +437,6 @@ async def a_page_in_srcdoc_has_the_origin_of_its_host(origin: str) -> Any:
     return log
 
 
-@row(
-    [True, None, True],
-    f"""let loads = 0; onmessage = () => loads++; const child = await frame(origin, `{ECHO}`); await until(() => loads === 1);
-    const first = child.contentWindow; child.src = child.src + '&again'; await until(() => loads === 2);
-    const same = child.contentWindow === first; child.remove(); const removed = child.contentWindow;
-    document.body.append(child);
-    await until(() => loads === 3); return [same, removed, child.contentWindow !== first]""",
-    framed=True,
-)
-async def a_frame_has_another_window_only_when_it_was_taken_out(origin: str) -> Any:
-    _, frame, log = framed(origin, echo)
-    await settle()
-    first = frame.content_window
-    frame.reload()
-    await settle()
-    same = frame.content_window is first
-    frame.remove()
-    removed = frame.content_window
-    frame.put_back()
-    await settle()
-    assert len(log) == 3
-    return [same, removed, frame.content_window is not first]
-
-
 def hand_over(window: Window) -> InMemoryPort:
     """Give the page around one end of a channel, and return the other."""
     channel = MessageChannel()
