@@ -8,8 +8,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
-from anyio.abc import SocketAttribute, SocketStream
-from anyio.streams.memory import MemoryObjectReceiveStream
+from anyio.abc import SocketStream
 
 from .processes import BOUND, Process, port_of
 
@@ -75,23 +74,6 @@ class RawPeer:
 async def raw_peer(url: str) -> AsyncIterator[RawPeer]:
     async with await anyio.connect_tcp("127.0.0.1", port_of(url)) as stream:
         yield RawPeer(stream)
-
-
-@asynccontextmanager
-async def raw_server() -> AsyncIterator[tuple[str, MemoryObjectReceiveStream[RawPeer]]]:
-    """A server by hand: its URL, and those that connect. Leaving the block hangs up."""
-    send, receive = anyio.create_memory_object_stream[RawPeer](10)
-
-    async def serve(stream: Any) -> None:
-        async with stream:
-            await send.send(RawPeer(stream))
-            await anyio.sleep_forever()
-
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as group:
-        group.start_soon(listener.serve, serve)
-        with send, receive:
-            yield f"ubre+tcp://127.0.0.1:{listener.extra(SocketAttribute.local_port)}", receive
-        group.cancel_scope.cancel()
 
 
 @contextmanager

@@ -33,7 +33,7 @@ class Server:
         self._lasts = options.get("lifespan")
         lifespan = self._lifespan if self._lasts else None
         self.bus = Bus(limits=Limits(**options.get("limits", {})), lifespan=lifespan)
-        handled = "echo document sleep m slow block stuck control ask.back publish"
+        handled = "echo document sleep block stuck control ask.back publish"
         for name in handled.split():
             self.bus.handle(name)(getattr(self, name.replace(".", "_")))
         self.bus.on("heard.>")(self.heard)
@@ -53,8 +53,6 @@ class Server:
         return body
 
     async def document(self, body: dict[str, Any]) -> str:
-        if body.get("slowly"):
-            await anyio.sleep(0.01)
         return "x" * int(body["size"])
 
     async def sleep(self, body: Any) -> str:
@@ -66,12 +64,6 @@ class Server:
             raise
         self.counted["finished"] += 1
         return "slept"
-
-    async def m(self) -> str:
-        return await self.slow()
-
-    async def slow(self) -> str:
-        return await self.sleep(600)
 
     async def heard(self, message: polybus.Message) -> None:
         self.counted[str(message.subject)] += 1

@@ -1,4 +1,4 @@
-"""The tables of bad inputs against a real server, over each socket: it survives them all and goes on answering."""
+"""The tables of bad inputs against a real server, over TCP and HTTP: it survives them all and goes on answering."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -8,11 +8,6 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from anyio.abc import SocketStream
-from websockets.client import ClientProtocol
-from websockets.frames import Close, Opcode
-from websockets.typing import Subprotocol
-from websockets.uri import parse_uri
 
 from polybus import Bus, connect
 from tests.unit.protocols.by_hand import TABLES, Wire, csb, jrep, ubre, ubre_binary, uprotocol, uprotocol_protobuf
@@ -25,13 +20,9 @@ LIMITS = {"frame_timeout": BOUND, "handshake_timeout": BOUND, "write_timeout": B
 """Of servers that wait for whoever is slow, on a busy machine too."""
 URLS = {
     "ubre+tcp://127.0.0.1:0?format=json": ubre,
-    "ubre+ws://127.0.0.1:0?format=json": ubre,
     "ubre+tcp://127.0.0.1:0?format=binary": ubre_binary,
-    "ubre+ws://127.0.0.1:0?format=binary": ubre_binary,
     "csb+tcp://127.0.0.1:0": csb,
-    "csb+ws://127.0.0.1:0": csb,
     "jrep+tcp://127.0.0.1:0": jrep,
-    "jrep+ws://127.0.0.1:0": jrep,
     "uprotocol+tcp://127.0.0.1:0?format=json": uprotocol,
     "uprotocol+tcp://127.0.0.1:0?format=protobuf": uprotocol_protobuf,
 }
@@ -72,55 +63,13 @@ class TcpLine(RawPeer):
         return said if isinstance(said, bytes) else said[1]
 
 
-class WebSocketLine:
-    def __init__(self, stream: SocketStream, url: str, wire: Wire) -> None:
-        self._stream = stream
-        self._protocol = ClientProtocol(
-            parse_uri(f"ws://127.0.0.1:{port_of(url)}/"), subprotocols=[Subprotocol(wire.adapter.name)]
-        )
-        self._say = self._protocol.send_text if wire.adapter.codec().writes == "text" else self._protocol.send_binary
-        self._events: list[Any] = []
-        self._writing = anyio.Lock()
-
-    async def upgrade(self) -> None:
-        self._protocol.send_request(self._protocol.connect())
-        await self._flush()
-        assert (await self._next()).status_code == 101
-
-    async def send(self, *frames: bytes) -> None:
-        for frame in frames:
-            self._say(frame)
-        await self._flush()
-
-    async def receive(self) -> bytes | int:
-        frame = await self._next()
-        return Close.parse(frame.data).code if frame.opcode is Opcode.CLOSE else bytes(frame.data)
-
-    async def _next(self) -> Any:
-        while not self._events:
-            with anyio.fail_after(BOUND):
-                self._protocol.receive_data(await self._stream.receive())
-            self._events += [one for one in self._protocol.events_received() if getattr(one, "opcode", None) is not Opcode.PING]
-            await self._flush()
-        return self._events.pop(0)
-
-    async def _flush(self) -> None:
-        async with self._writing:
-            await self._stream.send(b"".join(self._protocol.data_to_send()))
-
-
 @asynccontextmanager
-async def line_to(url: str, wire: Wire) -> AsyncIterator[TcpLine | WebSocketLine]:
+async def line_to(url: str) -> AsyncIterator[TcpLine]:
     async with await anyio.connect_tcp("127.0.0.1", port_of(url)) as stream:
-        if "+ws" in url:
-            line = WebSocketLine(stream, url, wire)
-            await line.upgrade()
-            yield line
-        else:
-            yield TcpLine(stream)
+        yield TcpLine(stream)
 
 
-async def heard(line: TcpLine | WebSocketLine, wire: Wire, sent: tuple[bytes, ...]) -> int | None:
+async def heard(line: TcpLine, wire: Wire, sent: tuple[bytes, ...]) -> int | None:
     """Say it, and something good; the code with which the server closed, or None where the good request was answered."""
     async with anyio.create_task_group() as group:
 
@@ -150,11 +99,9 @@ async def test_a_server_survives_all_bad_inputs_of_a_protocol(server: Process, b
     before, expected = await reasons(bystander), Counter[str]()
     for name, bad in TABLES[spoken].items():
         wire, closed, refused = spoken(None), bad.closed, bad.refused
-        if "+ws" in url and wire.adapter.codec().writes == "text" and name == "no UTF-8":
-            closed, refused = 1007, ()  # a WebSocket closes by itself on that
-        if "+tcp" in url and bad.sent == (b"",):
+        if bad.sent == (b"",):
             refused = ()  # a keep-alive
-        async with line_to(served, wire) as line:
+        async with line_to(served) as line:
             assert await heard(line, wire, bad.sent) == closed, name
         expected.update(refused)
 
@@ -168,8 +115,7 @@ async def test_a_server_survives_all_bad_inputs_of_a_protocol(server: Process, b
 @pytest.mark.parametrize("name", FLOODS)
 async def test_a_flood_is_bounded(server: Process, bystander: Bus, name: str) -> None:
     before = (await control(bystander))["stats"]["refused"]
-    wire = ubre()
-    async with line_to(server.url, wire) as line, anyio.create_task_group() as group:
+    async with line_to(server.url) as line, anyio.create_task_group() as group:
 
         async def read() -> None:
             while not isinstance(await line.receive(), int):

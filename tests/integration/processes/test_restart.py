@@ -1,81 +1,18 @@
-"""Servers that die, come back, or leave in good order."""
+"""Servers that leave in good order."""
 
 import signal
-from contextlib import AsyncExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Disconnected, Unavailable, connect
+from polybus import Backoff, Bus, Unavailable, connect
 from tests.support import free_port
 
 from .processes import BOUND, Process, asyncio_and_trio, control, eventually, loop_of, running  # noqa: F401  # pytest finds the fixture by its name here
 
 SOON = Backoff(initial=0.02, maximum=0.2)
-
-
-@pytest.fixture
-def url() -> str:
-    """Where a server may come again."""
-    return f"ubre+tcp://127.0.0.1:{free_port()}"
-
-
-async def dies(server: Process, bus: Bus) -> None:
-    """Wait until a server that was killed is gone, and its client knows."""
-    await server.ended()  # until then it may accept, and answer nothing
-    await eventually(lambda: not any(peer.connected for peer in bus.peers))
-
-
-async def test_a_killed_server_that_comes_back_is_found_again_with_subscriptions_first(anyio_backend: Any, url: str) -> None:
-    heard: list[tuple[str, int]] = []
-    bus = Bus()
-
-    @bus.on("handled")
-    async def on_handled(body: int) -> None:
-        heard.append(("handled", body))
-
-    async def read(subscription: Any) -> None:
-        async for message in subscription:
-            heard.append((message.subject, message.body))  # noqa: PERF401  # it is looked at meanwhile
-
-    subjects = ["exact", "deep.er.down", "handled"]
-    async with AsyncExitStack() as lives:
-        server = await lives.enter_async_context(running(urls=[url], **loop_of(anyio_backend)))
-        async with (
-            connect(url, bus=bus, backoff=SOON),
-            bus.subscribe("exact") as exact,
-            bus.subscribe("deep.>") as deep,
-            anyio.create_task_group() as group,
-        ):
-            group.start_soon(read, exact)
-            group.start_soon(read, deep)
-            for subject in subjects:
-                await bus.request("publish", {"subject": subject, "first": 1})
-            for life in (2, 3, 4):
-                in_flight = bus.request("sleep", 60)
-                await bus.request("echo", 1)
-                server.kill()
-                with anyio.fail_after(BOUND), pytest.raises(Disconnected) as raised:
-                    await in_flight
-                assert raised.value.sent
-                await dies(server, bus)
-                reconnects = bus.stats().reconnects  # perhaps one more each time, to the kernel of a process that was ending
-                # This is the first traffic of the next connection: had the subscriptions not come before it, nothing would
-                # be heard of it.
-                first = [bus.request("publish", {"subject": subject, "first": life}, timeout=BOUND) for subject in subjects]
-                await bus.publish("heard.in.the.outage", life)
-                server = await lives.enter_async_context(running(urls=[url], **loop_of(anyio_backend)))
-                with anyio.fail_after(BOUND):
-                    for reply in first:
-                        await reply
-                assert await bus.request("echo", life) == life
-                assert (await control(bus))["counted"]["heard.in.the.outage"] == 1
-                assert bus.stats().reconnects == reconnects + 1
-            await eventually(lambda: len(heard) >= 4 * len(subjects))
-            group.cancel_scope.cancel()
-    assert sorted(heard) == sorted((subject, life) for life in (1, 2, 3, 4) for subject in subjects)
 
 
 async def probe(port: int, path: str) -> int:

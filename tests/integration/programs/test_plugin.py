@@ -110,13 +110,6 @@ def test_an_installed_protocol_is_found_by_the_word_in_the_url(
     assert written[1:] == ["{'id': 7, 'name': 'Ann'}", "nobody", "hello"]
 
 
-def test_without_the_distribution_the_word_is_unknown() -> None:
-    if find_spec("polybus_lines") is not None:
-        pytest.skip("the example is installed here")
-    with pytest.raises(ValueError, match=r"unknown protocol 'lines'; use one of .*ubre"):
-        polybus.connect("lines+tcp://127.0.0.1:1")
-
-
 def test_an_installed_protocol_passes_the_contract_suite(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "test_lines.py").write_text(SUITE)
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")

@@ -12,7 +12,7 @@ import pytest
 
 from polybus import Bus, Context, Peer, Retry, connect
 from polybus.cluster.durable.foreign import letters_of
-from polybus.errors import AmbiguousRoute, Disconnected, LocalProtocolError, NoHandler, Unsupported
+from polybus.errors import AmbiguousRoute, Disconnected, LocalProtocolError, Unsupported
 from polybus.events import DeadLettered
 from polybus.plugins.extensions import core_of
 from polybus.testing import NatsEngine
@@ -307,14 +307,3 @@ async def test_the_link_that_serves_a_pattern_reads_for_it(engine: Any, name: st
             async with bus.connect(engine.url, serves=[f"{name}.>"]):
                 await all_done(theirs, name, "billing")
     assert handled == [1]
-
-
-async def test_a_server_that_keeps_nothing_says_so() -> None:
-    bus = Bus()
-    bus.on("orders.>", durable="billing")(lambda number: None)
-    async with NatsEngine(keeps=False) as engine:
-        text = "JetStream is not enabled for this user, but durable=, start= and id= require it"
-        await refused(connect(engine.url, bus=bus), LocalProtocolError, match=text)
-        async with connect(engine.url) as link:
-            with pytest.raises(NoHandler):
-                await link.request("orders.placed", 1)

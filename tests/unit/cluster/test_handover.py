@@ -516,32 +516,22 @@ async def test_a_node_that_claims_clients_under_impossible_names_leaves_nothing(
 @pytest.mark.parametrize("end", ["engine", "old", "new"])
 @pytest.mark.parametrize(("at", "what"), [(0, "claim"), (2, "mark"), (0, "hand_over")])
 async def test_nothing_is_kept_and_no_drain_waits_when_an_end_is_gone(engine: NatsEngine, at: int, what: str, end: str) -> None:
-    async with several(engine) as world, anyio.create_task_group() as group:
-        client = await world.client(0)
-        left = anyio.Event()
-
-        async def drain() -> None:
-            await world.nodes[0].drain(20)
-            left.set()
-
-        client.roaming.may = anyio.Event()
-        group.start_soon(drain)
-        attempts = client.roaming.attempts
-        await eventually(lambda: client.roaming.attempts > attempts)
-        await world.publish(2, times=3)
-        Held([*engine.clients][at], lambda frame: f".r.{what} ".encode() in frame)
-        client.roaming.urls = [world.urls[1]]
-        client.roaming.may.set()
-        handover = handover_of(world.nodes[1])
-        await eventually(lambda: handover.busy)
-        await anyio.sleep(0.1)  # it has come as far as that
-        assert handover.busy
-        before = anyio.current_time()
-        if end == "engine":
-            await engine.cut()
-        else:
-            await world.nodes[end == "new"].aclose()
-        await left.wait()
+    async with several(engine) as world:
+        client, handover = await world.client(0), handover_of(world.nodes[1])
+        async with anyio.create_task_group() as draining:
+            await leave(world, client, draining)
+            await world.publish(2, times=3)
+            Held([*engine.clients][at], lambda frame: f".r.{what} ".encode() in frame)
+            client.roaming.urls = [world.urls[1]]
+            client.roaming.may.set()
+            await eventually(lambda: handover.busy)
+            await anyio.sleep(0.1)  # it has come as far as that
+            assert handover.busy
+            before = anyio.current_time()
+            if end == "engine":
+                await engine.cut()
+            else:
+                await world.nodes[end == "new"].aclose()
         assert anyio.current_time() - before < 2  # nobody can claim anything any more, or does
         await eventually(lambda: not handover.busy)
         assert anyio.current_time() - before < 2
@@ -549,7 +539,6 @@ async def test_nothing_is_kept_and_no_drain_waits_when_an_end_is_gone(engine: Na
             assert parts.pubsub.local.size == 0
             if parts.services.runtime is not None:
                 assert parts.services.running.buffered == sum(peer.budget.held for peer in parts.links.peers)
-        group.cancel_scope.cancel()
 
 
 async def test_what_a_client_subscribes_to_again_while_it_is_taken_over_it_hears(engine: NatsEngine) -> None:
