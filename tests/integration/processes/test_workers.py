@@ -130,19 +130,31 @@ async def test_four_workers_answer_at_the_same_ports() -> None:
 
 
 async def test_a_worker_that_is_killed_has_a_successor_and_the_others_notice_nothing() -> None:
+    page, question = Bus(), {"key": "ann", "subject": "confirm", "body": 1}
+    page.handle("confirm")(lambda body: body + 1)
+
+    async def reaches_page(bus: Bus) -> None:
+        await eventually(lambda: is_true(bus.request("online", "ann", timeout=BOUND), True))
+        assert await bus.request("ask.user", question, timeout=BOUND) == 2
+
     async with crew() as found, AsyncExitStack() as stack:
         buses = [await stack.enter_async_context(connect(found.process.url, backoff=NEVER)) for _ in range(20)]
         at = {bus: int(await bus.request("pid", timeout=BOUND)) for bus in buses}
-        killed = found.workers[1]
+        await stack.enter_async_context(connect(found.process.url, bus=page, headers={"x-user": "ann"}, backoff=SOON))
+        for bus in buses:  # at either worker
+            await reaches_page(bus)
+        killed = int(await page.peers[0].request("pid", timeout=BOUND))
+        number = next(number for number, pid in found.workers.items() if pid == killed)
         os.kill(killed, signal.SIGKILL)
         await found.ready_without(killed)
-        assert found.workers[1] != killed
-        assert f"worker 1, pid {killed}, has ended (SIGKILL)" in found.process.log()
-        assert f"worker 1, pid {found.workers[1]}, serves in its place" in found.process.log()
+        assert found.workers[number] != killed
+        assert f"worker {number}, pid {killed}, has ended (SIGKILL)" in found.process.log()
+        assert f"worker {number}, pid {found.workers[number]}, serves in its place" in found.process.log()
         assert found.process.log().count("serves in its place") == 1
         for bus, pid in at.items():
             if pid != killed:
                 assert await bus.request("pid", timeout=BOUND) == pid
+                await reaches_page(bus)
         assert await pid_at(found.process.url) in found.workers.values()
 
 

@@ -133,12 +133,15 @@ async def test_either_end_tells_of_every_exchange_what_the_application_has_seen(
     if protocol in SILENT:  # no frame tells it from one that waits until its connection ends
         seen["never", "lost"] += seen.pop(("never", "cancelled"))
     for end in ("client", "server"):
-        analyse(tmp_path / end, tmp_path / f"of {end}")
+        done = analyse(tmp_path / end, tmp_path / f"of {end}", report=end == "server")
         rows = open_tables(tmp_path / f"of {end}").sql("select kind, subject, outcome, items from exchanges").fetchall()
         mine = [(kind, _word(subject), outcome, n) for kind, subject, outcome, n in rows if "_polybus" not in subject]
         assert Counter((subject, outcome) for _, subject, outcome, _ in mine) == seen, end
         streams = [(subject, n) for kind, subject, _, n in mine if kind == "stream"]
         assert {subject: sum(n for other, n in streams if other == subject) for subject, _ in streams} == items, end
+    totals, said = done.metrics["totals"], [one["text"] for one in done.metrics["verdict"]]
+    assert (totals["streams"], totals["internal"]) == (len(streams), len(rows) - len(mine))
+    assert ("2 of 4 streams (50 %) did not end well: endless (1), broken (1)." in said) is bool(streams)
 
 
 def _word(subject: str) -> str:

@@ -64,6 +64,11 @@ def test_an_exchange_is_whole_if_it_was_asked_within_the_window(tmp_path: Path) 
     assert sum(batch.num_rows for batch in everything) == 2
 
 
+def test_a_window_is_bounded_by_time_at_both_ends_and_by_a_connection() -> None:
+    rows = frames.batch(*(frames.row(seq, ts_ns=seq // 2, conn_id=f"c-{seq % 2}") for seq in range(8)))
+    assert ReadWindow(1, 3, "c-1").of(rows)["seq"].to_pylist() == [3, 5]
+
+
 def test_that_frames_are_missing_is_said_also_of_a_single_connection(tmp_path: Path) -> None:
     capture = tmp_path / "capture"
     gap = frames.row(1, frame=None, conn_id="", flags=FLAG_GAP_BEFORE, options='{"gap":"slow","frames":3}')

@@ -142,6 +142,7 @@ def test_an_address_where_no_engine_is_says_so_at_its_step(cli: Cli) -> None:
     assert "start the server, or correct host and port" in err
     steps, err = examined(cli, 1, "nats+tcp://no-such-host.invalid/shop")
     assert steps["resolve"]["outcome"] == "failed"
+    assert "--header" in cli.err(2, "doctor", "nats+tcp://127.0.0.1:1/shop", "--header", "a: b")
 
 
 def test_a_server_of_another_kind_is_taken_for_a_wrong_port(cli: Cli) -> None:

@@ -13,6 +13,7 @@ import pytest
 from polybus import Limits
 from polybus.capture.schema import FLAG_GAP_BEFORE
 from polybus.capture.store.segments import SegmentWriter
+from polybus.cli.options import json_line
 from tests.support import BOUND, free_port
 from tests.unit.capture.rows import batch, row
 from tests.unit.cli.app import NASTY
@@ -132,6 +133,7 @@ def test_json_has_escapes_for_such_characters_and_the_same_value(url: str, cli: 
     out = cli.out("request", url, "said")
     assert not set(FORBIDDEN) & set(out)
     assert json.loads(out) == {"said": NASTY}
+    assert json_line("Übel 😀") == '"Übel 😀"'  # other letters stay as they are
 
 
 @pytest.mark.parametrize("command", ["info", "verify", "decode"])

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Store, connect
+from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Reply, Store, connect
 from polybus.cluster.durable.administration import Administration
 from polybus.events import ClusterGap, LinkDown, NodeGone
 from polybus.plugins import Closed
@@ -128,6 +128,27 @@ async def test_the_engine_goes_away_and_comes_back_and_nothing_that_waits_is_los
         assert heard == list(range(20))
         gap = await next_event(events, ClusterGap)
         assert gap.seconds > 0
+        assert asker.stats().pending == asker.stats().queued == 0
+
+
+async def test_an_engine_that_goes_away_again_and_again_loses_nothing_that_waits(engine: NatsEngine) -> None:
+    asker, worker, hearer = (Bus(cluster=engine.url) for _ in range(3))
+    worker.handle("double")(double)
+    heard = noting(hearer, "news")
+    async with cluster(asker, worker, hearer, url=engine.url):
+        waiting = list[Reply[int]]()
+        for turn in range(4):
+            await engine.cut()
+            waiting += [asker.request("double", n, timeout=60) for n in range(10 * turn, 10 * turn + 10)]
+            await publish_each(asker, "news", range(10 * turn, 10 * turn + 10))
+            await anyio.sleep(0.05 * turn)  # one of them is back, and another not yet
+        for n, reply in enumerate(waiting):
+            try:
+                assert await reply == 2 * n
+            except Disconnected as error:
+                assert error.sent
+        await eventually(lambda: 39 in heard)
+        assert heard == sorted(set(heard))
         assert asker.stats().pending == asker.stats().queued == 0
 
 

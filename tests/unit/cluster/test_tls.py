@@ -37,7 +37,8 @@ async def test_the_same_program_joins_an_engine_without_tls_that_the_environment
             assert len(await bus.nodes()) == 1
 
 
-async def test_the_engine_of_a_test_stands_for_one_with_tls() -> None:
-    bus = Bus(cluster=Cluster("nats+tls://nats.internal/shop", tls=trust()))
+@pytest.mark.parametrize("url", ["nats+tls://nats.internal/shop", "nats+wss://nats.internal/"])
+async def test_the_engine_of_a_test_stands_for_one_with_tls(url: str) -> None:
+    bus = Bus(cluster=Cluster(url, tls=trust()))
     async with cluster(bus):
         assert len(await bus.nodes()) == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polybus import Code, Limits, LocalProtocolError, Message, ReservedSubject, Unsupported
+from polybus import Code, Limits, LocalProtocolError, Message, ReservedSubject, TooLarge, Unsupported
 from polybus.message import Kind
 from polybus.plugins import Ready, Refused, Undelivered
 from polybus.protocols import UProtocol
@@ -350,6 +350,14 @@ def test_a_batch_is_taken_message_by_message_and_no_more_is_looked_at_than_may_b
     assert [type(event) for event in refused] == [Refused, Refused, Refused]
     assert last.kind is Kind.PUBLISH
     assert len(receive(made, [*bad, {}, PUBLISH, *bad])) == 4
+
+
+def test_what_is_larger_than_a_message_may_be_is_refused_before_it_is_sent() -> None:
+    ours = session()
+    ours.send(request("x", body="y" * (3 * Limits().message // 4 - 2048)), 0.0)  # in base64 it is a third longer
+    for large in (request("x", body="y" * Limits().message), Message(Kind.PUBLISH, "x", body="y" * Limits().message)):
+        with pytest.raises(TooLarge, match=str(Limits().message)):
+            ours.send(large, 0.0)
 
 
 def test_a_channel_is_not_opened_under_a_name_of_ours(ours: Driven) -> None:
