@@ -108,7 +108,7 @@ def _trio_agrees(current_task: Callable[[], Any]) -> bool:
 
 
 def _agree(deadline: Callable[[], float]) -> bool:
-    """Check that the result equals the library's. Its internals may have changed."""
+    """Check that the result equals the library's, because its internals may have changed."""
     official = anyio.current_effective_deadline
     soon = anyio.current_time() + 5000
     try:
@@ -164,7 +164,7 @@ async def _called(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) 
 async def let_scope_fire(told: float = math.inf) -> None:
     """Wait for the enclosing cancel scope to cancel the caller, if its deadline (or `told`) is less than `EARLY` away.
 
-    The peer knows the deadline, so its timeout error may arrive before the scope fires, which is what the application expects.
+    The peer knows the deadline, so its timeout error may arrive first, but the application expects its scope to fire.
     """
     deadline, now = min(anyio.current_effective_deadline(), told), anyio.current_time()
     if deadline <= now + EARLY:

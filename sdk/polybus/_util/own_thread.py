@@ -16,7 +16,7 @@ Arguments = TypeVarTuple("Arguments")
 async def in_own_thread(function: Callable[[*Arguments], T], *args: *Arguments, abandon_on_cancel: bool = False) -> T:
     """Call a function in a thread that doesn't count against anyio's limit.
 
-    All of anyio's threads could be waiting for its result, for example in `def` endpoints of FastAPI.
+    Otherwise all of anyio's threads could be waiting for its result, for example in `def` endpoints of FastAPI.
     """
     limiter = anyio.CapacityLimiter(1)
     return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=abandon_on_cancel, limiter=limiter)

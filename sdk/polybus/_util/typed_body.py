@@ -70,7 +70,7 @@ def has_hash(target: Any) -> bool:
 
 
 def convert(value: Any, target: Any) -> Any:
-    """Convert and validate a decoded body, with pydantic if its type contains pydantic or annotated-types, or with msgspec.
+    """Convert and validate a decoded body, with pydantic if its type contains pydantic or annotated-types, else with msgspec.
 
     Raises:
         ValueError: If the value doesn't fit the type. The message names the path and what was expected.

@@ -141,7 +141,7 @@ async def replay(
 
 
 def _another(capture: Capture, record: str) -> str:
-    """Return the source's name. In the source's own folder, retention would remove the original for the copy."""
+    """Return the source's name. Raises `CaptureError` for the source's own folder, where retention would remove it."""
     if "://" in capture.path:
         return capture.path
     if os.path.realpath(record) == os.path.realpath(capture.path):

@@ -144,7 +144,7 @@ async def _rates(bus: Bus, load: Load) -> Rates:
 
 
 async def measure(bus: Bus, load: Load, counts: tuple[str, str] | None) -> Rates:
-    """Measure a bus with one link. `counts`: subject to publish to, and subject of the number of publications received."""
+    """Measure a bus with one link. `counts` is a subject to publish to, and one that returns the number received."""
     (peer,) = bus.peers
 
     async def ask() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVarTuple
 Ts = TypeVarTuple("Ts")
 
 _CANCELLED: Final = 100
-"""Number of cancellations after which cancelled timers are dropped, if there are not many more timers."""
+"""Minimum number of cancellations before cancelled timers are dropped."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

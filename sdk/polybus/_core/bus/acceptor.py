@@ -83,7 +83,7 @@ class BusGate:
         return refusal
 
     def _make_room(self, network: str | None) -> int:
-        """Disconnect idle HTTP peers of a network address, by default of the one with the most, and return how many there were.
+        """Disconnect idle HTTP peers of a network address, by default the address with the most, and return their number.
 
         At most a hundredth of all peers is disconnected. If no peer is idle, the next search is at least a second later.
         """
@@ -230,7 +230,7 @@ class Serving:
         self._runtime: Runtime | None = None
 
     async def bind(self) -> list[socket.socket]:
-        """Bind sockets that this or other processes will serve. Raises `OSError`, or `Unsupported` if they cannot share it."""
+        """Bind sockets for this or other processes. Raises `OSError`, or `Unsupported` if processes cannot share them."""
         bind = EndpointFeatures.of(self._transport).bind
         if bind is None or self._address is None:
             shown = self._address or "a transport object"

@@ -276,7 +276,7 @@ class BusParts:
         return patterns, () if peer.undelivered is None else peer.undelivered.take()
 
     def weigh(self, message: Message) -> int:
-        """Return the number of bytes to charge for a waiting message, without spare memory of its encoder."""
+        """Free spare memory of a waiting message's encoder, and return the number of bytes to charge for the message."""
         trim(message)
         return cost(message)
 

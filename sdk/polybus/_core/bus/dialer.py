@@ -212,7 +212,7 @@ class Connecting:
         self._gives_bus = gives_bus
         self._inner, self._beyond = inner, beyond
         self.insists: bool = inner is not None
-        """True to retry rejections slowly once the link has been up, so that the process does not stay up but useless."""
+        """True to retry rejections slowly once the link has been up, because the process would otherwise be up but useless."""
         self._keeps = features.keeps and inner is None
         self._decided: anyio.Event | None = None
         self._lost: Closed | None = None

@@ -39,7 +39,7 @@ _LOGIN: Final = re.compile(
 )
 """Matches the password of a URL, or a user without a password, which may be a token, but not a port."""
 _BY_SHAPE: Final = (((b"earer", b"EARER"), _BEARER), ((b"@",), _LOGIN), ((b"eyJ",), _JWT))
-"""Secrets recognised by their shape or the word before them: bytes that occur with each, and an expression."""
+"""Secrets recognised by their shape or the word before them: bytes that occur with each, and an expression with a group."""
 _COLON: Final = re.compile(rb"[ \t\r\n]*:")
 _SCALAR: Final = re.compile(rb"[-+.0-9eEa-z]+")
 _MARKER: Final = re.compile(rb'(\\*)"\^(?:ObjectID\1"\s*:\s*\1"-?\d+|EncodedType\1"\s*:\s*\1"[\w.$;\[]{1,200})\1"')

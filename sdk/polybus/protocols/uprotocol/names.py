@@ -205,7 +205,7 @@ def decode_name(name: str) -> str | None:
 
 
 class UProtocolNames:
-    """The addresses of one connection. Until the peer's is known, this side's is used, which a polybus peer accepts."""
+    """The addresses of one connection. Until the peer's address is known, this side's is used, as a polybus peer accepts."""
 
     __slots__ = ("_limit", "_ours", "_peer", "entity", "peer", "subjects")
 
