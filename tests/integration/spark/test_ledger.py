@@ -34,7 +34,7 @@ USERS = "coalesce(exchanges.subject not like '%_polybus.%', true)"
 FOUND = f"""
     select exchanges.*, events.data from exchanges join events
     on exchanges.capture_id = events.capture_id and exchanges.request_seq = events.seq
-        and exchanges.correlation_id = events.correlation_id and events.kind = 'request'
+        and exchanges.correlation_id = events.correlation_id and events.kind in ('request', 'stream')
     where {USERS}
 """
 Row = dict[str, Any]
@@ -100,12 +100,14 @@ def test_every_request_of_the_ledger_is_in_the_tables_with_its_outcome_whoever_m
 ) -> None:
     world = World(tmp_path / "capture", EACH)
     anyio.run(world.run)
-    asked = sum(1 for way, _, subject, *_ in world.ledger if way == OUT)
+    asked = sum(1 for way, _, subject, *_ in world.ledger if way == OUT and subject != "count")
     assert asked > 10_000 and {protocol for _, protocol, *_ in world.ledger} == set(PROTOCOLS)
+    assert {ending for *_, ending in world.ledger} == {"ok", "error", "timeout", "cancelled", "lost"}
     with DuckEngine(memory="1GB") as engine:
         done, rows = _analysed(engine, tmp_path / "capture", tmp_path / "out")
         assert _ledger(rows) == world.ledger
         assert done.metrics["totals"]["exchanges"] == asked, "each counts once, wherever it is recorded"
+        assert all(row["items"] == 3 for row in rows if row["kind"] == "stream")
         lost = _with_hole(tmp_path / "capture", tmp_path / "damaged", world.bulk)
         assert lost
         left: list[Row] = []

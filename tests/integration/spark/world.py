@@ -5,7 +5,8 @@
 
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from polybus import Bus, Disconnected, NotFound, RequestError, Route, bridge, connect
+from polybus import Bus, BusError, DeadlineExceeded, Disconnected, NotFound, RequestCancelled, Route, bridge, connect
 from polybus.protocols import Up
 from polybus.testing.nats_engine import NatsEngine
 
 ROOT = Path(__file__).parents[3]
-SUBJECTS = {"good": 1, "bad": 2}
-PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol", "up", "nats")
+SUBJECTS = {"good": 1, "bad": 2, "never": 3}
+TALKING = ("ubre", "csb", "jrep", "uprotocol")
+"""These protocols have streams, and a message that cancels a request."""
+PROTOCOLS = (*TALKING, "up", "nats")
+ENDINGS = {RequestCancelled: "cancelled", DeadlineExceeded: "timeout", Disconnected: "lost"}
 AT_ONCE = 20
 OUT, IN = 0, 1
 
@@ -33,15 +37,26 @@ class World:
         self.bulk = ""
         """The recording of a client that has only asked what is answered."""
         self._capture, self._each, self._asked = capture, each, 0
+        self._begun = defaultdict[str, anyio.Event](anyio.Event)
         self._server = Bus()
         self._server.handle("good")(self._good)
         self._server.handle("bad")(self._bad)
+        self._server.handle("never")(self._never)
+        self._server.handle("count")(self._count)
 
     async def _good(self, body: dict[str, str]) -> dict[str, str]:
         return body
 
     async def _bad(self, body: dict[str, str]) -> None:
         raise NotFound(f"no {body}")
+
+    async def _never(self, body: dict[str, str]) -> None:
+        self._begun[body["number"]].set()
+        await anyio.sleep_forever()
+
+    async def _count(self, body: dict[str, str]) -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
 
     async def run(self) -> None:
         server, console, inside = self._server, Bus(), Bus()
@@ -51,7 +66,7 @@ class World:
             engine, urls = await stack.enter_async_context(NatsEngine()), dict[str, str]()
             urls["nats"] = engine.url
             await stack.enter_async_context(connect(engine.url, bus=server))
-            for protocol in PROTOCOLS[:-1]:
+            for protocol in (*TALKING, "up"):
                 given: Any = {"protocol": Up(entity="//house/1/1", names=SUBJECTS)} if protocol == "up" else {}
                 listener = await stack.enter_async_context(server.serve(f"{protocol}+tcp://127.0.0.1:0", **given))
                 urls[protocol] = listener.url
@@ -71,6 +86,10 @@ class World:
         async with client.record(self._capture), connect(url, bus=client, **given):
             for _ in range(3):
                 await self._ask(client, protocol, "bad")
+            await self._ask(client, protocol, "never", timeout=1)
+            if protocol in TALKING:
+                await self._ask(client, protocol, "never", cancel=True)
+                await self._stream(client, protocol)
         client = Bus()
         async with client.record(self._capture) as recording, connect(url, bus=client, **given):
             self.bulk = self.bulk or recording.capture_id
@@ -102,14 +121,30 @@ class World:
         for _ in range(count):
             await self._ask(client, protocol, "good")
 
-    async def _ask(self, client: Bus, protocol: str, subject: str, ways: tuple[int, ...] = (OUT, IN)) -> None:
-        self._asked += 1
-        number, outcome = self._asked, "ok"
+    async def _ask(
+        self, client: Bus, protocol: str, subject: str, ways: tuple[int, ...] = (OUT, IN), *, timeout: float = 300,
+        cancel: bool = False,
+    ) -> None:  # fmt: skip
+        body, outcome = self._body(), "ok"
+        number = self._asked
+        reply = client.request(subject, body, timeout=timeout)
+        if cancel:
+            await self._begun[body["number"]].wait()
+            reply.cancel()
         try:
-            await client.request(subject, {"number": f"no-{number}."}, timeout=300)
-        except (Disconnected, RequestError) as error:
-            outcome = "lost" if isinstance(error, Disconnected) else "error"
+            await reply.wait()
+        except BusError as error:
+            outcome = ENDINGS.get(type(error), "error")
         self.ledger.update((way, protocol, subject, number, outcome) for way in ways)
+
+    async def _stream(self, client: Bus, protocol: str) -> None:
+        async with client.stream("count", self._body()) as items:
+            assert [item async for item in items] == [0, 1, 2]
+        self.ledger.update((way, protocol, "count", self._asked, "ok") for way in (OUT, IN))
+
+    def _body(self) -> dict[str, str]:
+        self._asked += 1
+        return {"number": f"no-{self._asked}."}
 
 
 async def serve(url: str) -> None:
