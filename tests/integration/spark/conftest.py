@@ -15,7 +15,8 @@ from .tutorial import Tutorial, play
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = start_session("local[2]", settings={**QUICK, "spark.driver.memory": "2g"})
+    """Two threads. As on a cluster, a failed task is repeated."""
+    session = start_session("local[2,2]", settings={**QUICK, "spark.driver.memory": "2g"})
     session.sparkContext.setLogLevel("ERROR")
     session.dataSource.register(BusDataSource)
     yield session

@@ -2,9 +2,12 @@
 
 import io
 import json
+import os
 import re
 import shutil
+import signal
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -303,6 +306,28 @@ def test_a_task_that_spark_starts_again_writes_other_files(tmp_path: Path) -> No
     told = [row["taken"] for _ in range(2) for rows in task(iter([numbers])) for row in rows.to_pylist()]
     first, second = ({name for _, name, _ in json.loads(one)["files"]} for one in told)
     assert first and second and not first & second
+
+
+def test_a_worker_that_is_killed_in_the_middle_loses_nothing_and_nothing_counts_twice(
+    spark: SparkSession, recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = tmp_path / "killed"
+
+    def dying(*given: Any) -> Iterator[pa.RecordBatch]:
+        """Kill the first worker that has written its files, before Spark knows their names. Spark then repeats its task."""
+        for taken in ingest_task(*given):
+            try:
+                killed.touch(exist_ok=False)
+            except FileExistsError:
+                yield taken
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr("polybus.spark.engine.ingest_task", dying)
+    done = Pipeline(spark).run(recorded.path, tmp_path / "out")
+    assert killed.exists()
+    same_tables(spark, recorded, tmp_path / "out")
+    assert (done.total, done.metrics) == (recorded.done.total, recorded.done.metrics)
 
 
 def _write_segments(capture: Path, recording: str, numbers: range) -> None:
