@@ -14,14 +14,18 @@ import time
 import anyio
 
 import polybus
-from polybus import Bus, Cluster
+from polybus import Bus, Cluster, Handshake, Identity
 from polybus.prometheus import Durations
 from polybus.testing._waiting import eventually
 
 
+def by_header(handshake: Handshake) -> Identity:
+    return Identity("somebody", key=handshake.headers.get("x-user"))
+
+
 def make_bus(*, durations: bool = False) -> Bus:
     """A bus that tells of the process that it is in."""
-    bus = Bus(cluster=Cluster(name="shop"))
+    bus = Bus(cluster=Cluster(name="shop"), authenticate=by_header)
 
     if durations:
         bus.use(Durations())
@@ -39,6 +43,14 @@ def make_bus(*, durations: bool = False) -> Bus:
         await eventually(lambda: not bus.ready)
         async with polybus.connect(url, wait=60):
             return True
+
+    @bus.handle("ask.user")
+    async def ask_user(key: str) -> object:
+        return await bus.user(key).request("confirm", timeout=20)
+
+    @bus.handle("online")
+    async def online(key: str) -> bool:
+        return await bus.user(key).online()
 
     @bus.handle("never")
     async def never() -> None:
