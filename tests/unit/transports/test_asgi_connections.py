@@ -34,19 +34,12 @@ def plain(port: int, **options: Any) -> Any:
     return websockets.connect(f"ws://127.0.0.1:{port}/bus", **{"proxy": None, "compression": None, **options})
 
 
-async def code_of(socket: Any) -> tuple[int, str]:
-    with pytest.raises(websockets.ConnectionClosed) as caught:
-        while True:
-            await socket.recv()
-    assert caught.value.rcvd is not None
-    return caught.value.rcvd.code, caught.value.rcvd.reason
-
-
 async def test_a_binary_frame_where_text_is_spoken_ends_the_connection_with_1003(way: Any) -> None:
     app, _ = served()
     async with running(app, ws=way) as server, plain(server.port) as socket:
         await socket.send(b"{}")
-        assert await code_of(socket) == (1003, "a binary frame, but only text frames are accepted here")
+        with pytest.raises(websockets.ConnectionClosed, match="1003 .* a binary frame, but only text frames are accepted here"):
+            await socket.recv()
 
 
 def test_text_that_no_websocket_carries_is_malformed_like_any_other() -> None:

@@ -34,11 +34,6 @@ def test_it_does_not_matter_how_the_bytes_are_cut(data: st.DataObject) -> None:
     assert [event for piece in pieces for event in reader.feed(piece)] == EventReader(1000).feed(stream)
 
 
-@given(st.binary())
-def test_any_bytes_are_survived(stream: bytes) -> None:
-    EventReader(10_000).feed(stream)
-
-
 def test_the_server_says_when_to_come_back() -> None:
     reader = EventReader(1000)
     assert reader.retry == 0.5

@@ -13,7 +13,7 @@ from polybus.plugins import Admission, Closed, Identity
 from tests.loops import every_loop  # noqa: F401
 from tests.support import BOUND
 
-from .support import Gate, dial, fill, joined, running, serving
+from .support import dial, fill, joined, running, serving
 
 SCHEMES = ["memory", "tcp", "unix", "ws"]
 SOCKETS = ["tcp", "unix", "ws"]
@@ -80,10 +80,6 @@ async def test_a_busy_server_says_so(anyio_backend: Any, url: str, at_the_door: 
         assert (server.gate.knocks, len(server.gate.receivers)) == (1, 0)
 
 
-def decide(gate: Gate) -> None:
-    gate.waiting.pop()(Admission(Identity("somebody"), gate.handshakes[-1]))
-
-
 async def test_who_does_not_decide_in_time_decides_no_more(anyio_backend: Any, url: str) -> None:
     async with running(anyio_backend, Limits(handshake_timeout=0.2)) as host, serving(host, url) as server:
         gate = server.gate
@@ -91,7 +87,7 @@ async def test_who_does_not_decide_in_time_decides_no_more(anyio_backend: Any, u
         with suppress(ConnectFailed):
             assert (await (await dial(host, server.url)).end()).code == 1006
         await gate.until(lambda: gate.gone == 1)
-        decide(gate)
+        gate.waiting.pop()(Admission(Identity("somebody"), gate.handshakes[-1]))
         assert gate.receivers == []
 
 

@@ -108,11 +108,3 @@ def test_frames_do_not_depend_on_how_the_bytes_were_cut(frames: list[bytes], cut
     assert got == [frame for frame in frames if frame]
     assert framer.empty_frames == frames.count(b"")
     assert (framer.ended is not None) is closes
-
-
-@given(data=st.binary(max_size=200), cuts=st.lists(st.integers(min_value=0, max_value=200), max_size=20))
-def test_any_bytes_give_the_same_outcome_whole_or_cut(data: bytes, cuts: list[int]) -> None:
-    whole, cut = LengthFramer(LIMIT), LengthFramer(LIMIT)
-    frames = whole.feed(data)
-    assert [frame for chunk in in_chunks(data, cuts) for frame in cut.feed(chunk)] == frames
-    assert (cut.broken, cut.partial, cut.empty_frames) == (whole.broken, whole.partial, whole.empty_frames)

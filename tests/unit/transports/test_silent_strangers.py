@@ -3,6 +3,7 @@
 import ssl
 from contextlib import AsyncExitStack, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
@@ -21,11 +22,6 @@ from .support import UPGRADE, client_tls
 LIMITS = Limits(handshakes=5, handshake_timeout=60.0, close_timeout=0.1)
 
 
-async def silent(url: str, stack: AsyncExitStack) -> anyio.abc.SocketStream:
-    host, _, port = url.partition("://")[2].partition("/")[0].partition(":")
-    return await stack.enter_async_context(await anyio.connect_tcp(host, int(port)))
-
-
 @pytest.mark.parametrize("scheme", ["ws", "wss", "tls"])
 async def test_silent_strangers_make_room_for_who_speaks_the_oldest_first(
     scheme: str, authority: trustme.CA, server_tls: ssl.SSLContext
@@ -35,7 +31,9 @@ async def test_silent_strangers_make_room_for_who_speaks_the_oldest_first(
     async with AsyncExitStack() as stack, bus.serve(f"ubre+{scheme}://127.0.0.1:0", tls=ours) as listener:
         crowd, admissions = [], listener._gate._admissions
         for count in range(1, 6):
-            crowd.append(await silent(listener.url, stack))
+            crowd.append(
+                await stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", urlsplit(listener.url).port or 0))
+            )
             await eventually(lambda count=count: admissions.handshakes == count)  # type: ignore[misc]
         for _ in range(3):
             async with connect(listener.url, tls=theirs):

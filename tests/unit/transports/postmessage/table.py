@@ -437,14 +437,6 @@ async def a_page_in_srcdoc_has_the_origin_of_its_host(origin: str) -> Any:
     return log
 
 
-def hand_over(window: Window) -> InMemoryPort:
-    """Give the page around one end of a channel, and return the other."""
-    channel = MessageChannel()
-    assert window.parent is not None
-    window.parent.post_message("here", "*", [channel.port2], source=window)
-    return channel.port1
-
-
 @row(
     [["one"], "nothing", ["one"]],
     """const log = []; let port; onmessage = ({ data, ports }) => { if (!port) { port = ports[0];
@@ -464,10 +456,12 @@ async def a_port_of_a_page_that_is_gone_is_silent(origin: str) -> Any:
         return event.ports[0]
 
     def program(window: Window) -> None:
-        port = hand_over(window)
-        port.post("one")
-        port.on_message(lambda data: port.post("more"))
-        window.own(port)
+        channel, host = MessageChannel(), window.parent
+        assert host is not None
+        host.post_message("here", "*", [channel.port2], source=window)
+        channel.port1.post("one")
+        channel.port1.on_message(lambda data: channel.port1.post("more"))
+        window.own(channel.port1)
 
     _, frame, ports = framed(origin, program, hear=hear)
     await settle()

@@ -168,24 +168,19 @@ async def test_two_that_speak_different_protocols_say_so() -> None:
         await refused(joined(here), ConnectFailed, match="this side uses csb, not ubre")
 
 
-async def test_a_bare_peer_is_asked_without_a_greeting() -> None:
+async def test_a_bare_peer_is_asked_and_served_without_a_greeting() -> None:
     here, there = ports()
-    bare = Bare(there, ubre)
+    asked = Bare(there, ubre)
     async with connect(PortTransport(here, bare=True), protocol="ubre") as bus:
         assert await bus.request("double", 4) == 8
-    assert bare.heard
-    assert not any("\0" in data for data in bare.heard)
-
-
-async def test_a_bare_peer_is_served_without_a_greeting() -> None:
     here, there = ports()
     async with served(there) as listener:
-        bare = Bare(here)
+        answered = Bare(here)
         here.post('{"request": "double", "id": 1, "body": 4}')
-        await eventually(lambda: bare.heard)
+        await eventually(lambda: answered.heard)
         assert len(listener.peers) == 1
-    assert json.loads(bare.heard[0]) == {"success": 1, "body": 8}
-    assert not any("\0" in data for data in bare.heard)
+    assert json.loads(answered.heard[0]) == {"success": 1, "body": 8}
+    assert not any("\0" in data for data in asked.heard + answered.heard)
 
 
 async def test_a_port_is_used_once() -> None:
@@ -447,14 +442,6 @@ def test_what_is_no_port_is_refused() -> None:
         PortTransport(wrong)
 
 
-def doubling(number: int) -> InMemoryPort:
-    """A port to a bare peer that doubles."""
-    here, there = ports()
-    Bare(there, ubre)
-    here.info = PortInfo(address=f"peer {number}")
-    return here
-
-
 async def test_an_async_generator_whose_port_comes_late_is_asked_on_where_it_was() -> None:
     """Cancelled when time is up it would be over, and the link could never come back."""
     gate, waits = anyio.Event(), 0
@@ -464,7 +451,9 @@ async def test_an_async_generator_whose_port_comes_late_is_asked_on_where_it_was
         waits += 1
         await gate.wait()
         for number in (1, 2):
-            yield doubling(number)
+            here, there = ports(address=f"peer {number}")
+            Bare(there, ubre)
+            yield here
 
     limits = Limits(connect_timeout=0.01)
     with anyio.fail_after(5):
