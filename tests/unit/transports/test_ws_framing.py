@@ -204,13 +204,3 @@ def test_any_bytes_in_any_slices_give_what_the_core_gives(pieces: list[bytes], c
     assert sent(framer) == written
     end = framer.broken or framer.ended
     assert (None if end is None else end.code) == (1000 if code == 1005 else code)
-
-
-@given(
-    messages=st.lists(st.binary(max_size=400), max_size=10),
-    cuts=st.lists(st.integers(min_value=0, max_value=3000), max_size=25),
-)
-def test_a_client_reads_the_same_however_the_bytes_are_cut(messages: list[bytes], cuts: list[int]) -> None:
-    data = b"".join(bare(Opcode.BINARY, message) for message in messages)
-    framer = client()
-    assert [message for chunk in in_chunks(data, cuts) for message in framer.feed(chunk)] == messages

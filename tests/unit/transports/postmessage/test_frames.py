@@ -170,11 +170,21 @@ async def test_a_page_that_crashes_without_a_goodbye_gives_way_to_the_next_hello
     host, frame = scene()
     served = serve_frame(frame, origin=CHILD)
     ends: list[str] = []
-    page, _ = await bare(frame)
+    page, offered = await bare(frame)
     for nonce in ("first", "second"):
-        word(host, page, "hello", nonce)
-        word(host, page, "taken", nonce)
+        for said in (
+            f"not taken before the {nonce}",
+            nonce,
+            nonce,
+            7,
+            "",
+        ):  # a repeated one is no other
+            word(host, page, "hello", said)
+        for kind, said in (("what", nonce), ("taken", "nonsense"), ("taken", nonce)):
+            word(host, page, kind, said)
         (await anext(served)).on_close(ends.append)
+    await settle()
+    assert (served.epoch, served.rejected, len(offered)) == (4, 0, 4)
     assert ends == ["a newer page of the frame took over"]
     served.close()
     assert ends[1:] == ["the host has closed the frame's port"]
