@@ -5,10 +5,12 @@
 import json
 import ssl
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.abc
 import pytest
 import trustme
 
@@ -17,7 +19,7 @@ from polybus.events import ClusterGap
 from polybus.testing import cluster
 from tests.integration.interop.nats_servers import VERSIONS, NatsServer, certified, nats_server
 from tests.refusal import refused
-from tests.support import BOUND, eventually, next_event
+from tests.support import BOUND, eventually, free_port, next_event
 from tests.unit.cluster.test_one_bus import (
     test_a_cancelled_request_stops_the_handler_at_the_other_node,
     test_a_user_is_asked_told_and_found_at_any_node,
@@ -61,6 +63,60 @@ async def test_a_foreign_program_is_asked_and_asks_in_the_cluster(engine: NatsSe
         async with bus.subscribe("news.*") as news:
             await foreign.publish("shop.p.news.today", b'{"n": 1}')
             assert (await news.receive(BOUND)).body == {"n": 1}
+
+
+async def carry(near_port: int, far_port: int, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    """Be a network between two servers, until cancelled."""
+
+    async def pump(source: anyio.abc.SocketStream, sink: anyio.abc.SocketStream) -> None:
+        with suppress(anyio.BrokenResourceError):
+            async for data in source:
+                await sink.send(data)
+
+    async def serve(near: anyio.abc.SocketStream) -> None:
+        async with near, await anyio.connect_tcp("127.0.0.1", far_port) as far, anyio.create_task_group() as both:
+            both.start_soon(pump, near, far)
+            await pump(far, near)
+            both.cancel_scope.cancel()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=near_port) as listener:
+        task_status.started()
+        await listener.serve(serve)
+
+
+async def test_during_a_partition_each_half_goes_on_and_afterwards_they_are_one_again() -> None:
+    first, second, cable = free_port(), free_port(), free_port()
+    config = 'cluster {{ name: c, listen: "127.0.0.1:{}", routes: [{}] }}'
+    theirs = config.format(second, f'"nats-route://127.0.0.1:{cable}"')
+    with nats_server("wheel", config.format(first, "")) as one, nats_server("wheel", theirs) as two:
+        here, there, begun = Bus(cluster=f"{one.url}/shop"), Bus(cluster=f"{two.url}/shop"), anyio.Event()
+
+        @there.handle("forever")
+        async def forever() -> None:
+            begun.set()
+            await anyio.sleep_forever()
+
+        async def are_one() -> bool:
+            return [len(await bus.nodes()) for bus in (here, there)] == [2, 2]
+
+        async with here, there, here.subscribe("news") as ours, there.subscribe("news") as others:
+            async with anyio.create_task_group() as network:
+                await network.start(carry, cable, first)
+                await eventually(are_one, BOUND)
+                reply = here.request("forever", timeout=4 * BOUND)
+                await begun.wait()
+                network.cancel_scope.cancel()
+            with anyio.fail_after(BOUND), pytest.raises(Disconnected):
+                await reply
+            await here.publish("news", "ours")
+            await there.publish("news", "theirs")
+            async with anyio.create_task_group() as network:
+                await network.start(carry, cable, first)
+                await eventually(are_one, BOUND)
+                await here.publish("news", "of all")
+                assert [(await ours.receive(BOUND)).body for _ in range(2)] == ["ours", "of all"]
+                assert [(await others.receive(BOUND)).body for _ in range(2)] == ["theirs", "of all"]
+                network.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
