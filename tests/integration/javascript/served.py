@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 
-from polybus import Backoff, Bus, Context, DeadlineExceeded, Forbidden, Handshake, Identity, Limits, NotFound, Peer, run
+from polybus import Backoff, Bus, Context, Forbidden, Handshake, Identity, Limits, NotFound, Peer, run
 
 
 def authenticate(handshake: Handshake) -> Identity | None:
@@ -45,7 +45,7 @@ async def work(body: dict[str, Any]) -> Any:
 
 @bus.handle("fail")
 def fail(kind: str) -> None:
-    raise DeadlineExceeded("far") if kind == "late" else NotFound("no such thing", reason="sold", detail={"left": 0})
+    raise NotFound("no such thing", reason=kind, detail={"left": 0})
 
 
 @bus.handle("forever")

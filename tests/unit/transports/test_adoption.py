@@ -339,18 +339,6 @@ async def test_at_its_end_uvicorn_waits_for_the_answer_to_the_goodbye(way: Any) 
         await eventually(lambda: not server.server_state.connections)
 
 
-async def test_at_its_end_uvicorn_waits_no_longer_than_the_close_timeout_for_a_peer_that_says_nothing() -> None:
-    app, bus = served(limits=Limits(close_timeout=0.1))
-    async with running(app, lifespan="off") as server, await anyio.connect_tcp("127.0.0.1", server.port) as stream:
-        await stream.send(UPGRADE)
-        assert b" 101 " in await Raw(stream).until(b"\r\n\r\n")
-        await eventually(lambda: bus.peers)
-        for connection in list(server.server_state.connections):
-            connection.shutdown()
-        await eventually(lambda: not server.server_state.connections)
-        await eventually(lambda: not bus.peers)
-
-
 async def test_pings_are_those_of_the_limits_and_uvicorn_sends_none_any_more() -> None:
     app, bus = served(limits=Limits(ping_interval=3600, ping_timeout=3600))
     async with running(app, ws_ping_interval=0.01, ws_ping_timeout=0.01) as server:
