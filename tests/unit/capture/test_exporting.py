@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 import pytest
 
-from polybus.capture import Capture, CaptureError, compact, export, recover, write_columns
+from polybus.capture import Capture, CaptureError, compact, export, recover, verify, write_columns
 from polybus.capture.decoding import decoded
 from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
 from polybus.capture.store import export as exporting
@@ -61,6 +61,12 @@ def test_what_was_decoded_before_is_exported_as_it_is_and_losses_of_the_rest_are
     assert pq.read_table(other).equals(pq.read_table(path))
     assert capture.losses == plain.losses != []
     assert 0 < sum(decoded_now) <= 700
+
+
+def test_large_rows_do_not_wait_until_they_are_many(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "_BYTES_OF_GROUP", 1)
+    (path,) = compact(Capture(folder), tmp_path / "out")
+    assert pq.ParquetFile(path).num_row_groups == verify(Capture(folder)).batches
 
 
 def test_a_table_without_rows_is_a_file_with_its_columns(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Segments: written whole, read as far as they are whole."""
 
+import os
 import random
 from pathlib import Path
 
@@ -146,6 +147,24 @@ def test_a_capture_that_ends_with_rubbish_or_too_early_is_not_fine(sealed: bool,
                 assert Pipeline(engine).run(folder, out, report=False).total.lost == 1
             assert not verify(Capture(folder)).good
         assert [one["about"] for one in Pipeline(engine).report(folder, out).metrics["verdict"]] == ["unseen", "unseen"]
+
+
+def test_a_full_disk_does_not_take_the_end_of_what_was_written_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, write = open_segment(tmp_path, *_batches()), os.write
+
+    def full(file: int, data: bytes) -> int:
+        if len(data) > 100:
+            write(file, data[:77])
+            raise OSError(28, "No space left on device")
+        return write(file, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            writer.write(run(50, ROWS), 50)
+        writer.seal()
+    assert verify(Capture(tmp_path)).good
+    assert len(_seqs(Capture(tmp_path))) == BATCHES * ROWS
 
 
 def test_a_missing_segment_is_an_error_that_names_it(tmp_path: Path) -> None:
