@@ -105,6 +105,18 @@ async def node_stopped(world: World) -> frozenset[str]:
     return FINE
 
 
+async def engine_stopped(world: World) -> frozenset[str]:
+    """SIGSTOP of the only engine: what is under way ends when it has been silent for too long."""
+    replies = await world.hold()
+    (server,) = world.servers
+    server.signal(signal.SIGSTOP)
+    try:
+        await world.lost(replies)
+    finally:
+        server.signal(signal.SIGCONT)
+    return FINE
+
+
 async def lame_duck(world: World) -> frozenset[str]:
     """SIGUSR2 to one engine of three: its nodes finish what they have, go to the others, and lose nothing."""
     replies = await world.hold()
@@ -153,6 +165,7 @@ FAULTS: list[tuple[Callable[[World], Awaitable[frozenset[str]]], int]] = [
     (engine_killed, 1),
     (some_of_three_killed, 3),
     (node_stopped, 1),
+    (engine_stopped, 1),
     (lame_duck, 3),
     (node_stalled, 1),
 ]
