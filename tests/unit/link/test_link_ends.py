@@ -178,9 +178,16 @@ def _options(bus: Bus) -> DialOptions:
 
 async def test_each_who_waits_when_a_link_dies_gets_an_error_of_its_own() -> None:
     server = answering()
-    async with server.serve("ubre+memory://own"), connect("ubre+memory://own", backoff=Backoff(attempts=1)) as bus:
+    async with (
+        server.serve("ubre+memory://own"),
+        connect("ubre+memory://own", backoff=Backoff(attempts=1, initial=0.001)) as bus,
+        bus.subscribe("x") as one,
+        bus.subscribe("y") as other,
+    ):
         replies = [bus.request("endless") for _ in range(20)]
         await eventually(lambda: server.stats().running == 20)
+        (gate,) = server._links.gates.values()
+        await gate.aclose()
         await server.peers[0].aclose("gone")
         errors: list[Disconnected] = []
         for number, reply in enumerate(replies):
@@ -194,6 +201,11 @@ async def test_each_who_waits_when_a_link_dies_gets_an_error_of_its_own() -> Non
         assert [error.__context__.args for error in errors if error.__context__ is not None] == [(n,) for n in range(20)]
         assert len({len(traceback.extract_tb(error.__traceback__)) for error in errors}) == 1
         assert all(error.sent for error in errors)
+        for wait in (one.receive, other.receive, bus.request("echo").wait, bus.request("echo").wait):
+            with pytest.raises(Disconnected) as caught:
+                await wait()
+            errors.append(caught.value)
+        assert len({id(error) for error in errors}) == 24
 
 
 @pytest.mark.parametrize("transport", ["memory", "tcp", "unix", "ws"])

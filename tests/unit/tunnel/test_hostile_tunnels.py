@@ -83,7 +83,7 @@ async def test_tls_of_its_own_is_refused_for_a_tunnel_and_a_tunnel_names_itself(
         await refused(outside, LocalProtocolError, match="as secure as its outer connection")
 
 
-async def test_an_inner_bus_that_does_not_say_yes_or_no_is_given_up_and_its_authenticate_is_cancelled() -> None:
+async def test_an_inner_bus_that_does_not_say_yes_or_no_is_given_up_or_left_and_its_authenticate_is_cancelled() -> None:
     begun, cancelled = anyio.Event(), anyio.Event()
 
     async def authenticate(handshake: Handshake) -> Any:
@@ -106,6 +106,12 @@ async def test_an_inner_bus_that_does_not_say_yes_or_no_is_given_up_and_its_auth
         assert "waiting for the other side to accept" in str(late.__cause__)
         await cancelled.wait()
         await eventually(lambda: nothing_is_left(front, out))
+        begun = anyio.Event()
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask, 1000)
+            await begun.wait()
+            group.cancel_scope.cancel()
+        assert not core_of(out.peers[0]).channels, "who is cancelled says so at once"
         assert not inner.peers
         assert await out.request("echo", 1) == 1
 
