@@ -151,6 +151,10 @@ class Slow(Protocol):
     @method("stream.all", timeout=0.01)
     def all(self) -> AsyncIterator[int]: ...
 
+    async def usual(self) -> float | None: ...
+
+    def endless(self) -> AsyncIterator[float | None]: ...
+
 
 class NeverAnswers:
     async def get(self, id: int) -> int:
@@ -160,6 +164,12 @@ class NeverAnswers:
     async def all(self) -> AsyncIterator[int]:
         await anyio.sleep_forever()
         yield 1
+
+    async def usual(self, ctx: Context) -> float | None:
+        return ctx.message.ttl
+
+    async def endless(self, ctx: Context) -> AsyncIterator[float | None]:
+        yield ctx.message.ttl
 
 
 async def test_a_method_has_the_name_and_the_time_that_its_contract_says() -> None:
@@ -171,6 +181,8 @@ async def test_a_method_has_the_name_and_the_time_that_its_contract_says() -> No
             await slow.get(7)
         with pytest.raises(DeadlineExceeded):
             await anext(slow.all())
+        assert await slow.usual() == pytest.approx(30)
+        assert (await anext(slow.endless()) or 60) > 30, "only as long as this test"
 
 
 class Rows(Protocol[T_co]):

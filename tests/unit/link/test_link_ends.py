@@ -11,7 +11,7 @@ import pytest
 
 from polybus import Backoff, Bus, ConnectFailed, Disconnected, Limits, LocalProtocolError, connect
 from polybus._core.link.receiver import ConnectionReceiver
-from polybus.errors import RemoteProtocolError
+from polybus.errors import RemoteProtocolError, Unauthorized
 from polybus.events import LinkDown
 from polybus.plugins import Closed, DialOptions, Receiver, Transport
 from polybus.plugins.extensions import core_of
@@ -206,6 +206,18 @@ async def test_each_who_waits_when_a_link_dies_gets_an_error_of_its_own() -> Non
                 await wait()
             errors.append(caught.value)
         assert len({id(error) for error in errors}) == 24
+
+
+@pytest.mark.native
+async def test_who_would_bring_a_new_token_is_told_of_a_lost_connection_and_not_of_a_refusal() -> None:
+    server = answering()
+    async with server.serve("ubre+ws://127.0.0.1:0/") as listener, connect(listener.url, headers=dict, backoff=SOON) as bus:
+        reply = bus.request("endless")
+        await eventually(lambda: server.stats().running == 1)
+        core_of(server.peers[0]).link.turn_away(Unauthorized("it has expired"), "it has expired")
+        with pytest.raises(Disconnected, match="expired") as caught:
+            await reply
+        assert caught.value.sent
 
 
 @pytest.mark.parametrize("transport", ["memory", "tcp", "unix", "ws"])

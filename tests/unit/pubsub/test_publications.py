@@ -192,8 +192,9 @@ async def test_too_much_held_back_ends_that_subscription_and_neither_its_link_no
         for number in range(30):
             await client.publish("x", f"{number:03}" + "x" * 997)
         await client.request("barrier")
-        with pytest.raises(SlowConsumer, match=r"'x' is read too slowly.*queue_bytes"):
-            await anext(slow)
+        for _ in range(2):
+            with pytest.raises(SlowConsumer, match=r"'x' is read too slowly.*queue_bytes"):
+                await anext(slow)
         assert numbers(patient, 3) == list(range(30))
         assert numbers(newest, 3) == list(range(13, 30))  # each costs 200 bytes beside its body
         assert slow.dropped == server.stats().dropped - newest.dropped == 18

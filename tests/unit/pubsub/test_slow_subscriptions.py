@@ -264,6 +264,17 @@ async def test_a_subscription_that_was_empty_is_told_of_anew() -> None:
         assert slow.dropped == 0
 
 
+async def test_a_subscription_that_is_half_full_of_bytes_is_told_too() -> None:
+    server = with_barrier(Bus(limits=Limits(queue_bytes=100_000)))
+    async with pair(server) as client, server.subscribe("x") as slow:
+        events = server.events()
+        for _ in range(8):
+            await client.publish("x", "x" * 10_000)
+        await client.request("barrier")
+        (event,) = told(events)
+        assert event.dropped == slow.dropped == 0 and 5 <= event.unread <= 8
+
+
 async def test_a_slow_subscription_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     async with pair(server := with_barrier(Bus())) as client, server.subscribe("x", queue=4):
         clock = Hours(server)

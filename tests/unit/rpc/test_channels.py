@@ -326,19 +326,27 @@ async def test_an_upload_looks_complete_where_its_end_was_said(local: bool, fail
         assert not core_of(client.peers[0]).channels and not core_of(bus.peers[0]).channels
 
 
-async def test_an_item_that_cannot_be_written_is_raised_by_send_and_the_channel_goes_on() -> None:
+async def test_an_item_that_cannot_be_written_is_raised_by_send_and_the_channel_goes_on_until_its_handler_returns() -> None:
     bus = Bus()
 
     @bus.handle("echo")
     async def echo(ch: Channel[Any, Any]) -> None:
-        async for item in ch:
+        while (item := await ch.receive()) != "bye":
             await ch.send(item)
 
     async with pair(bus) as client, client.channel("echo") as ch:
         with pytest.raises(EncodeError):
             await ch.send({"x": object()})
         await ch.send("fine")
-        assert await anext(ch) == "fine"
+        assert await ch.receive(timeout=5) == "fine"
+        with pytest.raises(TimeoutError, match=r"nothing arrived within 0.01 s"):
+            await ch.receive(timeout=0.01)
+        await ch.send("bye")
+        with pytest.raises(EOFError):
+            await ch.receive()
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(LocalProtocolError, match="the handler has returned"):
+            await ch.send("too late")
 
 
 # -- limits --------------------------------------------------------------------------------------------------------------
@@ -581,6 +589,15 @@ async def test_a_reader_that_is_cancelled_leaves_the_item_to_the_next_one() -> N
         readers[1].cancel()  # woken already, but did not run yet
         assert await readers[2] == 1
         assert readers[0].cancelled() and readers[1].cancelled()
+
+
+async def test_a_channel_whose_call_is_cancelled_leaves_nothing_behind() -> None:
+    Large(bus := Bus(), 1)
+    async with pair(bus) as client, client.channel("deaf") as ch:
+        core_of(client.peers[0])._send_cancel(ch.id, "deaf")
+        with pytest.raises(RequestError, match="CANCELLED"):
+            await anext(ch)
+        assert not core_of(client.peers[0]).channels and not core_of(bus.peers[0]).channels
 
 
 async def test_items_of_all_sizes_never_get_stuck() -> None:
