@@ -279,7 +279,8 @@ def test_a_first_connect_that_fails_leaves_no_thread(backend: Any) -> None:
     port, before = free_port(), set(threading.enumerate())  # those of earlier tests end when they like
     with pytest.raises(ConnectFailed, match=str(port)):
         sync.connect(f"ubre+tcp://127.0.0.1:{port}", backend=backend)
-    assert not set(threading.enumerate()) - before
+    # Loops of earlier tests may still start workers, and threads that close them.
+    assert "polybus" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
 def test_a_wrong_url_and_a_wrong_backend_are_told_at_once() -> None:
