@@ -339,7 +339,7 @@ async def test_an_item_that_cannot_be_written_is_raised_by_send_and_the_channel_
             await ch.send({"x": object()})
         await ch.send("fine")
         assert await ch.receive(timeout=5) == "fine"
-        with pytest.raises(TimeoutError, match=r"nothing arrived within 0.01 s"):
+        with pytest.raises(TimeoutError, match=r"nothing arrived within 0.01 s"), anyio.fail_after(5):
             await ch.receive(timeout=0.01)
         await ch.send("bye")
         with pytest.raises(EOFError):
@@ -596,7 +596,7 @@ async def test_a_channel_whose_call_is_cancelled_leaves_nothing_behind() -> None
     async with pair(bus) as client, client.channel("deaf") as ch:
         core_of(client.peers[0])._send_cancel(ch.id, "deaf")
         with pytest.raises(RequestError, match="CANCELLED"):
-            await anext(ch)
+            await ch.receive(60)
         assert not core_of(client.peers[0]).channels and not core_of(bus.peers[0]).channels
 
 
