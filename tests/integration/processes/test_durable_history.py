@@ -214,7 +214,7 @@ async def history(it: History, replicas: int) -> None:
             assert state["messages"] == PUBLICATIONS
             assert it.done.keys() == good
             # A server that is killed may have forgotten how often it had given something out.
-            # One whose client is killed has, once in some hundred runs, given two workers the same attempt.
+            # Whether it counts an attempt of a worker that was killed is its own affair.
             assert max(it.taken.values()) <= 1 + it.killed["server"], "no worker was given an attempt twice"
     finally:
         for worker in it.workers:
