@@ -48,6 +48,10 @@ def _ports() -> Iterator[int]:
 _left = _ports()
 
 
+def port_of(url: str) -> int:
+    return int(url.partition("//")[2].partition("/")[0].partition("?")[0].rpartition(":")[2])
+
+
 def free_port() -> int:
     """A port that is free, and still is when a server comes back to it: neither the system nor another test gets it."""
     for port in _left:

@@ -49,7 +49,7 @@ SKIP = {
 }
 
 
-def over_a_network(network: Network, **adapter: Any) -> type[Any]:
+def over_a_network(network: Network, over: str, **adapter: Any) -> type[Any]:
     """The contract with both ends at a network, each a client of it."""
 
     @asynccontextmanager
@@ -62,4 +62,4 @@ def over_a_network(network: Network, **adapter: Any) -> type[Any]:
             async with dial(bus):
                 yield Seen(url, bus), dial
 
-    return type("OverANetwork", (protocol_suite(lambda: Nats(**adapter), skip=SKIP),), {"serving": serving})
+    return type("OverANetwork", (protocol_suite(lambda: Nats(**adapter), skip=SKIP),), {"serving": serving, "over": over})

@@ -32,7 +32,7 @@ def through_a_broker(clients: str, servers: str, query: str) -> type[Any]:
             async with connect(broker.server_urls[0] + query, bus=bus, backoff=BACKOFF):
                 yield Seen(for_clients, bus), dial
 
-    return type("ThroughABroker", (protocol_suite(Csb),), {"serving": serving})
+    return type("ThroughABroker", (protocol_suite(Csb),), {"serving": serving, "over": clients.partition(":")[0]})
 
 
 TestCsbThroughABroker = on(UVLOOP, through_a_broker("memory://NAME", "memory://NAME", "&server=A"))

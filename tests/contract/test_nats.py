@@ -18,6 +18,6 @@ def engine_at(address: str | None) -> Network:
     return network
 
 
-TestNatsOverMemory = on(UVLOOP, over_a_network(engine_at(None)))
-TestNatsOverTcp = on(ASYNCIO, over_a_network(engine_at("tcp://127.0.0.1:0")))
-TestNatsOverWebSocket = on(TRIO, over_a_network(engine_at("ws://127.0.0.1:0/")))
+TestNatsOverMemory = on(UVLOOP, over_a_network(engine_at(None), "memory"))
+TestNatsOverTcp = on(ASYNCIO, over_a_network(engine_at("tcp://127.0.0.1:0"), "tcp"))
+TestNatsOverWebSocket = on(TRIO, over_a_network(engine_at("ws://127.0.0.1:0/"), "ws"))

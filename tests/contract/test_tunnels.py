@@ -42,7 +42,8 @@ def tunnelled(inner: Make, outer: Make, address: str = "memory://NAME", skip: Ma
             async with bus:
                 yield Seen(f"{adapter.name}+tunnel://site.7", bus), dial
 
-    return type("ThroughATunnel", (protocol_suite(inner, skip=skip or {}),), {"serving": serving})
+    members = {"serving": serving, "over": address.partition(":")[0], "outside": outer}
+    return type("ThroughATunnel", (protocol_suite(inner, skip=skip or {}),), members)
 
 
 OUTSIDE = {

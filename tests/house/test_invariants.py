@@ -1,8 +1,9 @@
-"""The house's own rules: what an import may load, that nothing mutable lives in a module, and names of classes. Who may
+"""The house's own rules: what an import may load, that nothing mutable lives in a module, names of classes, docstrings. Who may
 import whom is in `pyproject.toml`, for `make lint`."""
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -23,6 +24,19 @@ def test_importing_polybus_loads_only_what_the_core_needs() -> None:
     script = f"import sys, polybus; print(*[name for name in {heavy.split()!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
+
+
+MOST_ATTRS_CLASSES = 38
+"""An attrs class costs the import as much as forty Structs: it is for what checks its arguments, or is often written to."""
+
+
+def test_importing_polybus_makes_few_classes_of_attrs() -> None:
+    script = (
+        "import gc, polybus; ours = {k for k in gc.get_objects() if isinstance(k, type) and k.__module__[:7] == 'polybus'}; "
+        "print(sum('__attrs_attrs__' in vars(k) for k in ours))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert int(done.stdout) <= MOST_ATTRS_CLASSES
 
 
 def test_the_records_of_the_public_modules_can_be_referred_to_weakly() -> None:
@@ -107,3 +121,11 @@ def test_no_two_classes_of_the_package_have_the_same_name() -> None:
                 places[node.name].append(str(path.relative_to(PACKAGE)))
     twice = {name: where for name, where in places.items() if len(where) > 1 and name not in ALLOWED}
     assert twice == {}, "call one of them something else"
+
+
+RIDDLE = re.compile(r'^ *"""((What|Who|Whose|Whether|Where|When|How|Those|Which)\b.*)', re.MULTILINE)
+
+
+def test_no_docstring_begins_as_a_riddle() -> None:
+    found = [f"{path.relative_to(PACKAGE)}: {riddle[1]}" for path in SOURCES for riddle in RIDDLE.finditer(path.read_text())]
+    assert found == []

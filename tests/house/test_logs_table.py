@@ -41,3 +41,7 @@ def test_each_logger_is_in_the_overview() -> None:
     overview = PAGE.partition("## Fields")[0]
     named = set(re.findall(r"^\| `(polybus[\w.]*)`", overview, re.M))
     assert {line.logger for line in lines()} <= named
+
+
+def test_no_text_begins_with_the_name_that_the_logger_has_already() -> None:
+    assert [line.text for line in lines() if line.text.startswith("polybus: ")] == []

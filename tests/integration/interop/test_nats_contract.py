@@ -21,7 +21,7 @@ def server_of(version: str, *, websocket: bool = False) -> Network:
     return network
 
 
-TestNatsOfDebianOverTcp = on(ASYNCIO, core_of(over_a_network(server_of("debian"))))
-TestNatsOfDebianOverWebSocket = on(TRIO, core_of(over_a_network(server_of("debian", websocket=True))))
-TestNewestNatsOverTcp = on(ASYNCIO, over_a_network(server_of("wheel")))
-TestNewestNatsOverWebSocket = on(TRIO, core_of(over_a_network(server_of("wheel", websocket=True))))
+TestNatsOfDebianOverTcp = on(ASYNCIO, core_of(over_a_network(server_of("debian"), "tcp")))
+TestNatsOfDebianOverWebSocket = on(TRIO, core_of(over_a_network(server_of("debian", websocket=True), "ws")))
+TestNewestNatsOverTcp = on(ASYNCIO, over_a_network(server_of("wheel"), "tcp"))
+TestNewestNatsOverWebSocket = on(TRIO, core_of(over_a_network(server_of("wheel", websocket=True), "ws")))

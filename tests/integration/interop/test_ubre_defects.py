@@ -11,7 +11,7 @@ import pytest
 from polybus import Backoff, Bus, Code, EncodeError, Limits, NotFound, Peer, RequestError, connect
 from polybus.events import LinkDown
 from tests.integration.interop.node_peer import node_client, node_server
-from tests.integration.processes.raw import RawPeer, raw_peer
+from tests.raw import RawPeer, raw_peer
 from tests.support import eventually, next_event
 
 URL = "ubre+tcp://127.0.0.1:0"

@@ -20,9 +20,9 @@ import psutil
 import pytest
 
 from polybus import Bus
-from tests.support import BOUND, eventually
+from tests.support import BOUND, eventually, port_of
 
-__all__ = ["BOUND", "MIB", "Process", "asyncio_and_trio", "control", "eventually", "loop_of", "marked", "port_of", "running"]
+__all__ = ["BOUND", "MIB", "Process", "asyncio_and_trio", "control", "eventually", "loop_of", "marked", "running"]
 
 MIB = 1024 * 1024
 
@@ -114,10 +114,6 @@ class Process:
 
 def _full(module: str) -> str:
     return module if "." in module else f"tests.integration.processes.{module}"
-
-
-def port_of(url: str) -> int:
-    return int(url.partition("//")[2].partition("/")[0].partition("?")[0].rpartition(":")[2])
 
 
 def loop_of(anyio_backend: tuple[str, dict[str, Any]]) -> dict[str, Any]:

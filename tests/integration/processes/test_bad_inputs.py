@@ -10,11 +10,12 @@ import httpx
 import pytest
 
 from polybus import Bus, connect
+from tests.raw import RawPeer
+from tests.support import port_of
 from tests.unit.protocols.by_hand import TABLES, Wire, csb, jrep, ubre, ubre_binary, uprotocol, uprotocol_protobuf
 from tests.vectors.bad_inputs import FLOODS, JREP
 
-from .processes import BOUND, MIB, Process, control, eventually, loop_of, port_of, running
-from .raw import RawPeer
+from .processes import BOUND, MIB, Process, control, eventually, loop_of, running
 
 LIMITS = {"frame_timeout": BOUND, "handshake_timeout": BOUND, "write_timeout": BOUND, "bad_messages": 100_000}
 """Of servers that wait for whoever is slow, on a busy machine too."""

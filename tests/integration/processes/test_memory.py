@@ -1,6 +1,8 @@
 """No peer makes a server grow: measured in the memory of a real process."""
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -8,9 +10,9 @@ import anyio
 import pytest
 
 from polybus import Bus, connect
+from tests.raw import frame, raw_peer
 
 from .processes import BOUND, MIB, Process, control, eventually, loop_of, running
-from .raw import raw_peer, stalled
 
 SERIES = 200
 """Publications that the server makes in one go; between two series its memory is looked at."""
@@ -35,6 +37,21 @@ async def publish(bus: Bus, growth: Growth, count: int, size: int, series: int, 
         await bus.request("publish", {"subject": "big", "count": series, "size": size, "first": first}, timeout=BOUND)
         await eventually(partial(arrived, first + series))
         growth.look()
+
+
+@contextmanager
+def stalled(server: Process, count: int, *messages: Any) -> Iterator[list[socket.socket]]:
+    """Connections that say something and then never read."""
+    with ExitStack() as stack:
+        sockets = []
+        path = server.url.partition("unix://")[2]
+        for _ in range(count):
+            sock = stack.enter_context(socket.socket(socket.AF_UNIX if path else socket.AF_INET))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(path or ("127.0.0.1", server.port))
+            sock.sendall(b"".join(map(frame, messages)))
+            sockets.append(sock)
+        yield sockets
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from polybus import Bus, Limits
 from polybus.bindings.http.server import HttpEndpoint, HttpRequest
 from polybus.plugins import Handshake
 from polybus.protocols.uprotocol import IdFactory
-from tests.integration.processes.processes import port_of
-from tests.support import BOUND, eventually
+from tests.support import BOUND, eventually, port_of
 from tests.unit.protocols.uprotocol.support import HI
 
 from .support import POST, both_servers, echoing, listen_options  # noqa: F401  # pytest finds the fixture by its name here

@@ -111,7 +111,7 @@ async def test_a_stream_that_ends_in_order_is_opened_again_and_nothing_is_lost()
     servlet = Cutting()
     async with joined(servlet) as bus:
         for number in range(3):
-            await eventually(lambda number=number: servlet.streams == number + 1)  # type: ignore[misc]
+            await eventually(lambda: servlet.streams == number + 1)  # noqa: B023  # it is waited for at once
             assert await bus.request("EchoService", number) == number
             servlet.cut()
         assert bus.stats().reconnects == 0

@@ -24,10 +24,9 @@ from polybus.plugins import WebRoute
 from polybus.transports import sockets
 from polybus.transports._ws.asgi import Receive, Scope, Send
 from polybus.transports._ws.policy import HandshakeRejected
-from tests.integration.processes.processes import port_of
 from tests.loops import ASYNCIO, PARAMS, TRIO
 from tests.refusal import refused
-from tests.support import free_port
+from tests.support import free_port, port_of
 
 from .support import both_servers, read_all  # noqa: F401  # pytest finds the fixture by its name here
 from .test_errai import Client, make_bus

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from tests.integration.processes import raw
-from tests.integration.processes.processes import port_of
+from tests import raw
+from tests.support import port_of
 
 __all__ = ["Closed", "RawPeer", "raw_peer"]
 

@@ -1,5 +1,6 @@
 """Faults of a cluster in virtual time: nodes that lose their connection, an engine that goes away and comes back."""
 
+import math
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -7,6 +8,7 @@ import anyio
 import pytest
 
 from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Reply, Store, connect
+from polybus._core.runtime import workers
 from polybus.cluster.durable.administration import Administration
 from polybus.events import ClusterGap, LinkDown, NodeGone
 from polybus.plugins import Closed
@@ -213,3 +215,28 @@ async def test_nothing_is_stored_twice_when_a_store_forgot_its_id(engine: NatsEn
         with pytest.raises(DeadlineExceeded, match="publish it again with the same id="):
             await shop.publish("work.x", 1, timeout=16)
     assert [round(at - heard[0]) for at in heard] == sent
+
+
+async def test_a_node_takes_a_request_if_its_handler_waits_only(engine: NatsEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_TURN", math.inf)  # a busy machine must not end a turn
+    one, two = Bus(cluster=engine.url), Bus(cluster=engine.url)
+    taken: Counter[str] = Counter()
+    now = "at once"
+    two.handle("double")(double)
+
+    @two.handle("triple")
+    async def triple(n: int) -> int:
+        await anyio.sleep(0.01)
+        return 3 * n
+
+    def count(sender: object, operation: object, block: bytes) -> None:
+        taken[now] += block.startswith(b"NATS/1.0 102")
+        route(sender, operation, block)  # type: ignore[arg-type]
+
+    route = engine.route
+    async with cluster(one, two, url=engine.url):
+        monkeypatch.setattr(engine, "route", count)
+        assert [await reply for reply in [one.request("double", n) for n in range(100)]] == [2 * n for n in range(100)]
+        now = "later"
+        assert [await reply for reply in [one.request("triple", n) for n in range(10)]] == [3 * n for n in range(10)]
+        assert taken == {"at once": 0, "later": 1}  # of all that came in one turn

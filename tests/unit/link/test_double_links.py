@@ -17,7 +17,7 @@ from polybus._core.peer.peer_core import PeerCore
 from polybus._core.runtime.loop_prevention import BusIdentities
 from polybus.plugins import Closed, SessionOutput
 from polybus.plugins.extensions import core_of
-from tests.integration.processes.raw import RawPeer
+from tests.raw import RawPeer
 from tests.support import BOUND, eventually
 
 PROTOCOLS = ("ubre", "csb", "jrep", "uprotocol")

@@ -10,7 +10,7 @@ from polybus import Bus, Channel, Context, NotFound, Route, bridge, connect
 from polybus.plugins.extensions import core_of
 from polybus.protocols import Up
 from polybus.testing import pair
-from tests.integration.processes.raw import raw_peer
+from tests.raw import raw_peer
 from tests.support import BOUND, eventually
 from tests.unit.answering import noting, publish_each
 from tests.unit.opentelemetry.spans import Traces

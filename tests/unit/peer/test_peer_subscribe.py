@@ -13,7 +13,7 @@ from polybus.errors import Disconnected, Unauthorized, Unsupported
 from polybus.events import LinkDown
 from polybus.plugins.extensions import core_of
 from polybus.testing import pair
-from tests.integration.processes.raw import RawPeer
+from tests.raw import RawPeer
 from tests.refusal import refused
 from tests.support import eventually
 from tests.unit.broker.raw import raw_peer as csb_peer

@@ -1,16 +1,15 @@
 """A peer without polybus: frames by hand over TCP, which a well-behaved client would never send."""
 
 import json
-import socket
 import struct
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 from anyio.abc import SocketStream
 
-from .processes import BOUND, Process, port_of
+from tests.support import BOUND, port_of
 
 CLOSING = 0xFF434C4F
 """The length that begins our closing frame: code, length of the reason, reason."""
@@ -74,18 +73,3 @@ class RawPeer:
 async def raw_peer(url: str) -> AsyncIterator[RawPeer]:
     async with await anyio.connect_tcp("127.0.0.1", port_of(url)) as stream:
         yield RawPeer(stream)
-
-
-@contextmanager
-def stalled(server: Process, count: int, *messages: Any) -> Iterator[list[socket.socket]]:
-    """Connections that say something and then never read."""
-    with ExitStack() as stack:
-        sockets = []
-        path = server.url.partition("unix://")[2]
-        for _ in range(count):
-            sock = stack.enter_context(socket.socket(socket.AF_UNIX if path else socket.AF_INET))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.connect(path or ("127.0.0.1", server.port))
-            sock.sendall(b"".join(map(frame, messages)))
-            sockets.append(sock)
-        yield sockets
