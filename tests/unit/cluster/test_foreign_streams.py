@@ -46,7 +46,8 @@ async def ask(link: Peer, word: str, members: dict[str, Any] | None = None) -> d
 async def all_done(link: Peer, name: str, durable: str) -> None:
     async def done() -> bool:
         found = await ask(link, f"CONSUMER.INFO.{name.upper()}.{durable}")
-        return (found["num_ack_pending"], found["num_pending"]) == (0, 0)
+        begun = found["delivered"]["consumer_seq"] > 0  # a server counts what is pending a little after it is stored
+        return begun and (found["num_ack_pending"], found["num_pending"]) == (0, 0)
 
     await eventually(done)
 
