@@ -213,11 +213,9 @@ BOUNDS = {
     "the outbox of the inner link: it is told to pause with the first; cut after Limits.write_timeout": """
         tunnel._queue
     """,
-    "the patterns of _announced": "protocols.nats.cluster.nodes._present",
     "the reasons that there are": "broker.events.frames_dropped_total",
     "the routes of an endpoint": "bindings.http.server._endings bindings.http.server._exact",
     "the verbs": "runtime.access._told",
-    "those of _present and _gone": "protocols.nats.cluster.nodes._wide",
     "those of `_parties` with ids that rest": "protocols.csb.session._resting",
     "those of `pending` that nobody waits for": "protocols.csb.session.resting",
     "two": "broker._broker._gates",

@@ -267,6 +267,7 @@ def test_a_node_whose_handlers_do_not_fit_tells_of_as_many_as_do_and_what_others
         (["other", "user.get"], Code.UNAVAILABLE),
         (["user.*"], Code.UNAVAILABLE),
         ([">"], Code.UNAVAILABLE),
+        (["*/*\x00", "//[", "user.get"], Code.UNAVAILABLE),
         (["user", "user.get.all", "*", "users.get"], Code.UNIMPLEMENTED),
         ("user.get", Code.UNIMPLEMENTED),
         ([7, None, "", ["user.get"]], Code.UNIMPLEMENTED),

@@ -16,13 +16,14 @@ from attrs import define, evolve, field
 from ....errors import Code, Forbidden
 from ....message import Kind, Message
 from ....plugins import Due, NodeJoined, NodeLeft, ToClient, ToUser
+from ....plugins.tools import SubjectIndex
 from ..._shared import milliseconds
 from ..codec import HAVE_IT, NatsCodec
 from ..connection import NatsConnection, RequestTokens
 from ..headers import KIND, TTL, USER, HeaderBlock, ServerError, error_message, one_line, without_those_of_engine, write_block
 from ..operations import refuse, write_named, write_publication
 from ..stored import ToEngine, ToStore, write_to_engine
-from .subjects import ClusterSubjects, covers, is_node
+from .subjects import ClusterSubjects, is_node
 
 TOLD: Final = 1024  # Maximum number of patterns that a node announces, and that are kept per node
 TOLD_CHARACTERS: Final = 32 * 1024  # Maximum length of these patterns together, in characters
@@ -38,77 +39,62 @@ class KnownHandlers:
 
     remember: float = 0.0
     _announced: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
-    _present: dict[str, set[str]] = field(factory=dict, init=False)
+    _present: SubjectIndex[str] = field(factory=lambda: SubjectIndex[str](), init=False)  # Nodes by announced pattern
     _gone: dict[str, float] = field(factory=dict, init=False)
-    """Patterns that no node handles any more, with the time when the last node left, oldest first."""
-    _wide: dict[str, None] = field(factory=dict, init=False)
+    """Time when a node with this pattern left most recently, by pattern, oldest first."""
+    _departed: SubjectIndex[str] = field(factory=lambda: SubjectIndex[str](), init=False)  # The patterns in `_gone`
     _kept: int = field(default=0, init=False)
     _kept_gone: int = field(default=0, init=False)
 
     def told(self, node: str, patterns: Any) -> None:
         if not isinstance(patterns, list) or not self.remember:
             return
-        self._forget(node)
-        kept = tuple(dict.fromkeys(_bounded(patterns)))
+        _ = self._forget(node)
+        # The index would read a pattern with a slash as a URI, but escaped patterns contain no slash.
+        kept = tuple(dict.fromkeys(pattern for pattern in _bounded(patterns) if "/" not in pattern))
         size = sum(map(len, kept))
         if not kept or self._kept + size > _MOST:
             return
         self._kept += size
         self._announced[node] = kept
         for pattern in kept:
-            self._present.setdefault(pattern, set()).add(node)
-            self._recall(pattern)
-            if _is_wide(pattern):
-                self._wide[pattern] = None
+            self._present.add(pattern, node)
 
     def left(self, node: str, now: float) -> None:
-        """Record that a node has left. Patterns that only this node handled are remembered for a while."""
+        """Record that a node has left. Its patterns are remembered for a while."""
         for pattern in self._forget(node):
-            self._recall(pattern)
+            self._drop(pattern)
             self._gone[pattern] = now
             self._kept_gone += len(pattern)
-            if _is_wide(pattern):
-                self._wide[pattern] = None
+            self._departed.add(pattern, pattern)
         while self._gone and (self._kept_gone > _MOST or next(iter(self._gone.values())) + self.remember <= now):
-            self._drop_oldest()
+            self._drop(next(iter(self._gone)))
 
     def all_left(self, now: float) -> None:
         for node in list(self._announced):
             self.left(node, now)
 
     def nodes_with(self, subject: str) -> set[str]:
-        return set[str]().union(*(self._present.get(pattern, ()) for pattern in self._matching(subject)))
+        return set(self._present.match(subject))
 
     def last_seen(self, subject: str, now: float) -> float | None:
         """Return when the last handler of a subject left: `now` if a handler is present, `None` if the subject is unknown."""
-        times = [now if pattern in self._present else self._gone[pattern] for pattern in self._matching(subject)]
-        last = max(times, default=None)
+        if self._present.match(subject):
+            return now
+        last = max((self._gone[pattern] for pattern in self._departed.match(subject)), default=None)
         return None if last is None or last + self.remember <= now else last
 
-    def _matching(self, subject: str) -> list[str]:
-        exact = [subject] if subject in self._present or subject in self._gone else []
-        return exact + [pattern for pattern in self._wide if covers(pattern, subject)]
-
-    def _forget(self, node: str) -> list[str]:
-        orphans = list[str]()
-        for pattern in self._announced.pop(node, ()):
+    def _forget(self, node: str) -> tuple[str, ...]:
+        patterns = self._announced.pop(node, ())
+        for pattern in patterns:
             self._kept -= len(pattern)
-            nodes = self._present[pattern]
-            nodes.discard(node)
-            if not nodes:
-                del self._present[pattern]
-                self._wide.pop(pattern, None)
-                orphans.append(pattern)
-        return orphans
+            self._present.remove(pattern, node)
+        return patterns
 
-    def _recall(self, pattern: str) -> None:
+    def _drop(self, pattern: str) -> None:
         if self._gone.pop(pattern, None) is not None:
             self._kept_gone -= len(pattern)
-
-    def _drop_oldest(self) -> None:
-        pattern = next(iter(self._gone))
-        self._recall(pattern)
-        self._wide.pop(pattern, None)
+            self._departed.remove(pattern, pattern)
 
 
 def _bounded(patterns: Iterable[Any]) -> Iterable[str]:
@@ -121,10 +107,6 @@ def _bounded(patterns: Iterable[Any]) -> Iterable[str]:
             if rest < 0:
                 return
             yield pattern
-
-
-def _is_wide(pattern: str) -> bool:
-    return not {"*", ">"}.isdisjoint(pattern.split("."))
 
 
 _NODES: Final = 4096
