@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 SDK = ROOT / "sdk"
 DATA = ROOT / ".coverage.mutants"
 WINGS = (
-    "analysis asyncapi bindings broker capture cli cluster contracts demo fastapi opentelemetry "
+    "analysis asyncapi bindings bridges broker capture cli cluster contracts demo fastapi opentelemetry "
     "prometheus protocols/csb protocols/jrep protocols/nats protocols/up protocols/uprotocol "
     "protocols/_protobuf.py protocols/_uprotocol.py spark sync testing transports/postmessage transports/zenoh"
 ).split()

@@ -32,8 +32,7 @@ from .stats import Stats
 from .subjects import Subject
 
 if TYPE_CHECKING:
-    from ._core.bus.bridge import bridge
-    from ._core.bus.bridge_routes import Route
+    from .bridges import Route, bridge
     from .broker import Broker
 
 __all__ = [
@@ -73,7 +72,7 @@ HandlerExecutor.context_in_a_thread = staticmethod(_context_in_a_thread)
 Message.cloudevents = staticmethod(_cloudevents)
 
 
-_WHEN_ASKED_FOR: Final = {"Broker": ".broker", "Route": "._core.bus.bridge_routes", "bridge": "._core.bus.bridge"}
+_WHEN_ASKED_FOR: Final = {"Broker": ".broker", "Route": ".bridges", "bridge": ".bridges"}
 """Maps rarely used names to their modules, which are imported lazily. Eager imports would make ``import polybus`` a sixth
 slower."""
 

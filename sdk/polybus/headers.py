@@ -9,11 +9,13 @@ from functools import lru_cache
 from ._validation import shown
 from .errors import LocalProtocolError, ReservedSubject
 
-__all__ = ["VIA", "check_handshake_headers", "check_headers", "is_traceparent", "size_of"]
+__all__ = ["TRACE", "VIA", "check_handshake_headers", "check_headers", "is_traceparent", "size_of"]
 
 VIA = "polybus-via"
 """Header that lists the ids of the buses that have relayed a publication. It prevents a bus from relaying a publication
 twice."""
+TRACE = "traceparent"
+"""Header with the position in a trace, as in the W3C Trace Context."""
 
 # Field names in some protocols (J.REP message parts, CloudEvents and uProtocol attributes), where such a header would be parsed
 # as the field. All protocols reject these names, so that you can switch protocols later.

@@ -16,7 +16,8 @@ from attrs import frozen
 from ._core.bus.bus import Bus, Recording, parts_of
 from ._core.bus.bus_parts import BusParts
 from ._core.bus.dialer import Headers
-from ._core.bus.lifecycle import raised_by_lifespan
+from ._core.bus.forwarding import ForwardingRoute
+from ._core.bus.lifecycle import DRAIN, STREAMS_SHARE, raised_by_lifespan
 from ._core.bus.runner import serve_until_signal, tell_of_threads_left
 from ._core.handlers.handler import Handler, SubscriberSpec
 from ._core.handlers.providers import provider_finder
@@ -24,6 +25,8 @@ from ._core.handlers.signature import injected_as
 from ._core.link.link import Link
 from ._core.peer.peer_core import PeerCore
 from ._core.peer.subscription import IteratedQueue
+from ._core.pubsub.handler_subscription import HandlerSubscription
+from ._core.pubsub.publisher import OF_PEERS
 from ._core.runtime.access import AccessControl, Admissions, Authenticate
 from ._core.runtime.context import State_co, current_call
 from ._core.runtime.executor import HandlerExecutor
@@ -41,8 +44,9 @@ if TYPE_CHECKING:
     from .stats import DurableStats
 
 __all__ = [
-    "AccessControl", "Admissions", "Authenticate", "BusParts", "CallThreads", "Handler", "HandlerExecutor", "Headers",
-    "IteratedQueue", "Link", "Operation", "OperationStyle", "PeerCore", "Recording", "Runtime", "Services", "State_co",
+    "AccessControl", "Admissions", "Authenticate", "BusParts", "CallThreads", "DRAIN", "ForwardingRoute", "Handler",
+    "HandlerExecutor", "HandlerSubscription", "Headers", "IteratedQueue", "Link", "OF_PEERS", "Operation", "OperationStyle",
+    "PeerCore", "STREAMS_SHARE", "Recording", "Runtime", "Services", "State_co",
     "SubscriberSpec", "buses_here", "call_in_loop", "current_call", "durables_of", "failure_of", "host_of", "id_of",
     "injected_as", "is_entered", "is_guarded", "links_of", "mesh_of", "middleware_of", "operations_of", "overriding",
     "parts_of", "raised_by_lifespan", "record_with", "serve_until_signal", "tell_of_threads_left", "unchecked_of", "until",

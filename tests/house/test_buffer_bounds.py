@@ -11,7 +11,7 @@ from pathlib import Path
 from .sources import PACKAGE, tree_of
 
 FOLDERS = """
-_core bindings broker capture/record cluster
+_core bindings bridges broker capture/record cluster
 protocols/csb protocols/nats protocols/ubre protocols/up protocols/uprotocol transports/_stream transports/_ws
 transports/zenoh
 """.split()
@@ -49,7 +49,7 @@ BOUNDS = {
     "1,024 publications": "cluster.durable.delivery._ends",
     "1,024 requests": "protocols.nats.cluster.dialect._over",
     "1,024 subjects, then it is emptied": """
-        bus.bridge_forwarding._known protocols.csb.reader._subjects
+        bridges._crossing._known protocols.csb.reader._subjects
         protocols._uprotocol._methods protocols._uprotocol._topics protocols.csb.writer._names
         protocols.uprotocol.names.subjects
     """,
@@ -111,7 +111,7 @@ BOUNDS = {
         transports._stream.asyncio_wire._pending transports._stream.pump_wire._pending
     """,
     "Limits.channels of each direction": "peer.streams.channels",
-    "Limits.channels of each peer": "bus.bridge_forwarding.tunnels",
+    "Limits.channels of each peer": "bus.forwarding.tunnels",
     "Limits.handshakes": "bindings.http.server._slow capture.record.proxy._dialled transports._stream.listen._arrivals",
     "Limits.handshakes: the gate of the listener": "bus.acceptor._waiting transports._stream.listen.silent",
     "Limits.outbox": "link.send_queue._shares link.send_queue.droppable rpc.reply.replies",
@@ -144,7 +144,7 @@ BOUNDS = {
     "Limits.running + waiting: more are answered at once": "bindings.cloudevents_server._posted",
     "Limits.running and Limits.waiting": "protocols.nats.native._owed",
     "Limits.running messages of a stranger, a sixteenth of Limits.queue_bytes; charged": "link.multiplexer.messages",
-    "Limits.running, waiting and channels of each peer": "bus.bridge_forwarding.calls",
+    "Limits.running, waiting and channels of each peer": "bus.forwarding.calls",
     "Limits.running; charged": "peer.inbound_calls.bodies",
     "Limits.subscriptions and one user, of each client": "pubsub.announcer._behind",
     "Limits.subscriptions of each peer, 64 tokens; charged to the peer beyond eight": """
@@ -219,7 +219,7 @@ BOUNDS = {
     "those of `_parties` with ids that rest": "protocols.csb.session._resting",
     "those of `pending` that nobody waits for": "protocols.csb.session.resting",
     "two": "broker._broker._gates",
-    "two buses": "bus.bridge._entered",
+    "two buses": "bridges._bridge._entered",
     "two for each peer and link, and 64": "runtime.deadline_timer._due",
     "two for each session, for the time of a handshake": "bindings.jrep_http.server._claiming",
     "two questions to `authorize` at a time, and one for each time that a handler is told": "peer.peer_core._scopes",

@@ -17,7 +17,7 @@ from .sources import PACKAGE, SOURCES, tree_of
 def test_importing_polybus_loads_only_what_the_core_needs() -> None:
     heavy = (
         "websockets httpx cloudevents google.protobuf uvloop fastapi starlette uvicorn pyarrow pyspark trio typer rich "
-        "pydantic http.cookies polybus._core.tunnel polybus._core.bus.bridge polybus._core.bus.bridge_routes "
+        "pydantic http.cookies polybus._core.tunnel polybus.bridges "
         "polybus._core.bus.tunnel_listener polybus._util.http_status polybus.broker polybus.cluster polybus.protocols "
         "polybus.sync polybus.transports"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from polybus._core.bus.bridge_forwarding import RouteParty
+from polybus._core.bus.forwarding import ForwardingRoute
 from polybus._core.peer.peer_core import PeerCore
 from polybus._core.peer.remote_subscriptions import RemoteSubscriptions
 from polybus._core.runtime.loop_prevention import Deduplicator, ViaHeader
@@ -51,15 +51,15 @@ def requests_that_outlive_their_connection(monkeypatch: pytest.MonkeyPatch) -> N
 
 def a_bridge_that_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first attempt may have come through, only its answer not."""
-    forward = RouteParty.forward
+    forward = ForwardingRoute.forward
 
-    async def twice(self: RouteParty, message: Any, deadline: float) -> Any:
+    async def twice(self: ForwardingRoute, message: Any, deadline: float) -> Any:
         try:
             return await forward(self, message, deadline)
         except Unavailable:
             return await forward(self, message, deadline)
 
-    monkeypatch.setattr(RouteParty, "forward", twice)
+    monkeypatch.setattr(ForwardingRoute, "forward", twice)
 
 
 def an_account_that_a_cut_leaves_charged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from .._util.pydantic_types import adapter_of
 from .._util.sources import Sources, sources
 from .._util.typed_body import convert, is_read_by_pydantic, misfit, unreadable
 from .._validation import (
+    check_callable,
     check_choice,
     check_count,
     check_given,
@@ -42,11 +43,11 @@ from .connections import cookies_of
 
 __all__ = [
     "CONNECT", "EXPIRES_SOON", "EventHub", "HttpStatus", "Loop", "Page", "Sources", "SubjectIndex", "ViolationCounter",
-    "Warnings", "adapter_of", "blocking_entered_first", "cannot_listen", "check_choice", "check_count", "check_given",
-    "check_host", "check_hosts", "check_origins", "check_tls", "check_type", "convert", "cookies_of", "counted",
-    "end_by_sigterm", "ending_signals", "exit_at_once", "explains", "form_of_struct", "in_one_line", "in_own_thread",
-    "is_loopback", "is_read_by_pydantic", "is_secret", "is_secret_of_query", "lazy_names", "log_fields", "misfit", "plain_form",
-    "receive", "running_loop", "scalar_form", "seconds", "shown", "shown_duration", "shown_target", "shown_url", "sources",
-    "texts", "to_the_end", "tokens_overlap", "too_many", "unlink_if_ours", "unreadable", "warn_of_certificate",
-    "without_secrets", "writes_aliases", "wrong_event_loop",
+    "Warnings", "adapter_of", "blocking_entered_first", "cannot_listen", "check_callable", "check_choice", "check_count",
+    "check_given", "check_host", "check_hosts", "check_origins", "check_tls", "check_type", "convert", "cookies_of",
+    "counted", "end_by_sigterm", "ending_signals", "exit_at_once", "explains", "form_of_struct", "in_one_line",
+    "in_own_thread", "is_loopback", "is_read_by_pydantic", "is_secret", "is_secret_of_query", "lazy_names", "log_fields",
+    "misfit", "plain_form", "receive", "running_loop", "scalar_form", "seconds", "shown", "shown_duration", "shown_target",
+    "shown_url", "sources", "texts", "to_the_end", "tokens_overlap", "too_many", "unlink_if_ours", "unreadable",
+    "warn_of_certificate", "without_secrets", "writes_aliases", "wrong_event_loop",
 ]  # fmt: skip

@@ -168,7 +168,7 @@ class BusParts:
         peer.link.answer(Message(Kind.NOTIFY, subject, None, body, JSON, attributes={"to": to}), peer)
 
     def pass_to(self, message: Message, client: PeerCore, now: float) -> None:
-        from .bridge_forwarding import InnerRoute  # only nodes of clusters need it
+        from .forwarding import InnerRoute  # only nodes of clusters need it
 
         peer, route = self._inside, InnerRoute(">", self, lambda: client)
         if message.kind is Kind.OPEN:
@@ -181,7 +181,7 @@ class BusParts:
 
     def pass_on(self, pattern: str | int, choose: Callable[[], PeerCore]) -> None:
         """Forward clients' requests that have no handler here. `choose` returns the peer for each of them."""
-        from .bridge_forwarding import InnerRoute
+        from .forwarding import InnerRoute
 
         self.lookup.routes.append(InnerRoute(pattern, self, choose, inward=True))
 

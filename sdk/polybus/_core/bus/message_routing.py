@@ -71,7 +71,7 @@ class MessageRouting(Struct, eq=False):
     def find_beyond(self, subject: str | int, kind: str, came_from: Any) -> Any:
         """Find the receiver of a message from a bridge, like `find`, including routes of other bridges that do not lead back.
 
-        The result is a `HandlerParty`, a `RouteParty` or a `PeerCore`, or for ``tunnel`` a listener instead of a handler.
+        The result is a `HandlerParty`, a `ForwardingRoute` or a `PeerCore`, or for ``tunnel`` a listener instead of a handler.
         """
         own = self._lookup.listener(subject) if kind == "tunnel" else self._lookup.find(subject)
         if own is not None:

@@ -53,7 +53,7 @@ class HandlerLookup(Struct, eq=False):
     subscribers: list[SubscriberSpec] = []
     publications: dict[str | int, Publication] = {}
     routes: list[Any] = []
-    """Bridge routes from this bus, as `_core.bus.bridge_forwarding.RouteParty`. The first matching route is used."""
+    """Bridge routes from this bus, as `_core.bus.forwarding.ForwardingRoute`. The first matching route is used."""
     listeners: list[Any] = []
     """Tunnel listeners, as `_core.bus.tunnel_listener.TunnelListener`."""
     handler_check: Callable[[Handler], None] | None = None
@@ -164,5 +164,5 @@ class HandlerLookup(Struct, eq=False):
         For the inner link (`inner`), the result includes tunnel listeners and excludes routes that lead into that link.
         """
         listeners = [wire_pattern(one.pattern) for one in self.listeners] if inner else []
-        routes = [one.route for one in self.routes if "request" in one.route.kinds and not (inner and one.inward)]
+        routes = [one for one in self.routes if "request" in one.kinds and not (inner and one.inward)]
         return [*self.handlers, *listeners, *(route.source for route in routes if patterns or not is_pattern(route.source))]

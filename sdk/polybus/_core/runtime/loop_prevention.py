@@ -28,7 +28,7 @@ import anyio
 from msgspec import Struct, field
 
 from ..._util.sources import sources
-from ...headers import VIA
+from ...headers import TRACE, VIA
 from ...message import Message
 from ...plugins.extensions import core_of
 from ...stats import Counters
@@ -45,7 +45,6 @@ _BUSES: Final = 32
 _NUMBER: Final = 18
 
 
-TRACE: Final = "traceparent"
 OF_BRIDGES: Final = (VIA, TRACE)
 """Headers that bridges add for peers that can read them."""
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from polybus import Backoff, Bus, Limits, Peer, Route, bridge, connect
-from polybus._core.bus.bridge import Bridge
+from polybus.bridges import Bridge
 from polybus.errors import ConnectFailed, Disconnected, LocalProtocolError, NoHandler, RequestError, Unavailable
 from polybus.events import DeadLettered, LinkDown
 from polybus.plugins.extensions import core_of
@@ -192,7 +192,7 @@ async def test_whoever_goes_while_requests_and_streams_wait_for_their_turn_leave
                 with pytest.raises(Disconnected):
                     await reply
         await eventually(lambda: far.bus.stats().running == 0)
-        await eventually(lambda: not any(side.calls for side in both._parties))
+        await eventually(lambda: not any(side.calls for side in both._crossings))
 
 
 async def test_leaving_can_be_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import anyio
 
-from ..._util.cancel_scopes import to_the_end
-from ..._validation import check_given, shown
-from ...errors import LocalProtocolError, Unsupported
-from .bridge_forwarding import RouteParty
-from .bridge_routes import Route
-from .bus import Bus, parts_of
-from .lifecycle import DRAIN, STREAMS_SHARE
-
-if TYPE_CHECKING:
-    from ..runtime.runtime import Runtime
-    from .bus_parts import BusParts
+from .. import Bus
+from ..errors import LocalProtocolError, Unsupported
+from ..integrations import DRAIN, STREAMS_SHARE, BusParts, Runtime, parts_of
+from ..plugins.tools import check_given, shown, to_the_end
+from ._crossing import Crossing
+from ._route import Route
 
 _EXTENSIONS: Final = frozenset(("stream", "channel", "tunnel"))
 
@@ -45,7 +40,7 @@ class Bridge:
         if not self.routes:
             raise ValueError("routes= is empty, so the bridge would forward nothing")
         self._ends: tuple[BusParts, BusParts] = (parts_of(left), parts_of(right))
-        self._parties = [RouteParty(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
+        self._crossings = [Crossing(route, *(self._ends[::-1] if route.reverse else self._ends)) for route in self.routes]
         self._entered: list[tuple[BusParts, Runtime]] = []
         self._patience: anyio.CancelScope | None = None
 
@@ -55,10 +50,10 @@ class Bridge:
         try:
             for end in self._ends:
                 self._entered.append((end, await end.life.enter()))
-            for party in self._parties:
-                _check(party)
-            for party in self._parties:
-                await party.open()
+            for crossing in self._crossings:
+                _check(crossing)
+            for crossing in self._crossings:
+                await crossing.open()
         except BaseException as error:
             await self._leave(error)
             raise
@@ -68,15 +63,15 @@ class Bridge:
         await self._leave(error)
 
     async def _leave(self, error: BaseException | None) -> None:
-        for party in self._parties:
-            party.close()
+        for crossing in self._crossings:
+            crossing.close()
         await to_the_end(self._end, error)
 
     async def _end(self, error: BaseException | None) -> None:
         if error is None:
             await self._drain()
-        for party in self._parties:
-            party.stop()
+        for crossing in self._crossings:
+            crossing.stop()
         while self._entered:
             end, runtime = self._entered.pop()
             await end.life.leave(runtime, error)
@@ -85,8 +80,8 @@ class Bridge:
         with anyio.move_on_after(DRAIN) as self._patience:
             with anyio.move_on_after(DRAIN * STREAMS_SHARE):
                 await self._until_idle(lasting=True)
-            for party in self._parties:
-                party.end_streams()
+            for crossing in self._crossings:
+                crossing.end_streams()
             await self._until_idle(lasting=False)
 
     def hurry(self) -> None:
@@ -94,15 +89,15 @@ class Bridge:
             self._patience.cancel()
 
     async def _until_idle(self, *, lasting: bool) -> None:
-        for party in self._parties:
-            if (runtime := party.here.services.runtime) is not None:
-                await runtime.notifier.until(partial(party.idle, lasting=lasting))
+        for crossing in self._crossings:
+            if (runtime := crossing.here.services.runtime) is not None:
+                await runtime.notifier.until(partial(crossing.idle, lasting=lasting))
 
 
-def _check(party: RouteParty) -> None:
+def _check(crossing: Crossing) -> None:
     """Raise `Unsupported` if a bus has links but none of them supports the route."""
-    route = party.route
-    for end, subject, which in ((party.here, route.source, "source"), (party.there, route.target, "target")):
+    route = crossing.route
+    for end, subject, which in ((crossing.here, route.source, "source"), (crossing.there, route.target, "target")):
         adapters = [*end.links.adapters()]
         faults = [fault for adapter in adapters if (fault := _fault(adapter, subject, route))]
         if faults and len(faults) == len(adapters):

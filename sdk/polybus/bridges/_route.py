@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from ..._validation import check_callable, shown
-from ...errors import LocalProtocolError
-from ...headers import check_headers
-from ...subjects import canonical, check_pattern, check_subject, is_uri
+from ..errors import LocalProtocolError
+from ..headers import check_headers
+from ..plugins.tools import check_callable, shown
+from ..subjects import canonical, check_pattern, check_subject, is_uri
 
 KINDS: Final = ("request", "publish", "stream", "channel", "tunnel")
 _USES: Final = {

@@ -12,9 +12,9 @@ from anyio.abc import SocketAttribute, SocketStream
 from attrs import frozen
 
 from polybus import Bus, CallNext, Channel, Context, Kind, Message, Route, bridge, connect
-from polybus._core.bus.bridge import _fault
-from polybus._core.bus.bridge_forwarding import FrameRelay, translated
+from polybus._core.bus.forwarding import FrameRelay, translated
 from polybus._core.peer import negotiation
+from polybus.bridges._bridge import _fault
 from polybus.errors import (
     BadReply,
     BadRequest,
