@@ -30,9 +30,9 @@ ROOT = Path(__file__).parents[1]
 SDK = ROOT / "sdk"
 DATA = ROOT / ".coverage.mutants"
 WINGS = (
-    "analysis asyncapi bindings bridges broker capture cli cluster contracts demo fastapi opentelemetry "
+    "analysis asyncapi bindings bridges broker capture cli cluster contracts delivery.py demo fastapi opentelemetry "
     "prometheus protocols/csb protocols/jrep protocols/nats protocols/up protocols/uprotocol "
-    "protocols/_protobuf.py protocols/_uprotocol.py spark sync testing transports/postmessage transports/zenoh"
+    "protocols/_protobuf.py protocols/_uprotocol.py running.py spark sync testing transports/postmessage transports/zenoh"
 ).split()
 ALWAYS = {
     ast.Eq: "!=",

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import errors
 from ._core.bus.acceptor import Listener
-from ._core.bus.bus import Bus
+from ._core.bus.bus import Bus, connect
 from ._core.bus.cluster_clients import RemotePeer, User
 from ._core.bus.message_routing import Caller
 from ._core.bus.registration import Router
-from ._core.bus.runner import connect, run
 from ._core.handlers.providers import Dependencies
 from ._core.peer.peer import Peer
 from ._core.peer.subscription import Subscription
@@ -34,6 +33,7 @@ from .subjects import Subject
 if TYPE_CHECKING:
     from .bridges import Route, bridge
     from .broker import Broker
+    from .running import run
 
 __all__ = [
     "Backoff", "Broker", "Bus", "CallNext", "Caller", "Channel", "Cluster", "Context", "Dependencies", "Handshake", "Identity",
@@ -72,7 +72,7 @@ HandlerExecutor.context_in_a_thread = staticmethod(_context_in_a_thread)
 Message.cloudevents = staticmethod(_cloudevents)
 
 
-_WHEN_ASKED_FOR: Final = {"Broker": ".broker", "Route": ".bridges", "bridge": ".bridges"}
+_WHEN_ASKED_FOR: Final = {"Broker": ".broker", "Route": ".bridges", "bridge": ".bridges", "run": ".running"}
 """Maps rarely used names to their modules, which are imported lazily. Eager imports would make ``import polybus`` a sixth
 slower."""
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ._util.logs import Warnings, log_fields
+from . import Bus
 from .errors import BusError
 from .events import DeadLettered
-
-if TYPE_CHECKING:
-    from ._core.bus.bus import Bus
+from .plugins.tools import Warnings, log_fields
 
 __all__ = ["publish_dead_letters"]
 

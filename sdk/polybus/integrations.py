@@ -6,7 +6,8 @@ transports without a bus. Both belong to the core and may change between release
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
@@ -18,7 +19,6 @@ from ._core.bus.bus_parts import BusParts
 from ._core.bus.dialer import Headers
 from ._core.bus.forwarding import ForwardingRoute
 from ._core.bus.lifecycle import DRAIN, STREAMS_SHARE, raised_by_lifespan
-from ._core.bus.runner import serve_until_signal, tell_of_threads_left
 from ._core.handlers.handler import Handler, SubscriberSpec
 from ._core.handlers.providers import provider_finder
 from ._core.handlers.signature import injected_as
@@ -33,6 +33,8 @@ from ._core.runtime.executor import HandlerExecutor
 from ._core.runtime.runtime import Runtime, buses_here
 from ._core.runtime.services import Services
 from ._core.runtime.threads import CallThreads, waiting_in_thread
+from ._util.process_end import end_by_sigterm
+from ._validation import counted
 from .subjects import RESERVED_PREFIX
 
 if TYPE_CHECKING:
@@ -49,11 +51,13 @@ __all__ = [
     "PeerCore", "STREAMS_SHARE", "Recording", "Runtime", "Services", "State_co",
     "SubscriberSpec", "buses_here", "call_in_loop", "current_call", "durables_of", "failure_of", "host_of", "id_of",
     "injected_as", "is_entered", "is_guarded", "links_of", "mesh_of", "middleware_of", "operations_of", "overriding",
-    "parts_of", "raised_by_lifespan", "record_with", "serve_until_signal", "tell_of_threads_left", "unchecked_of", "until",
+    "parts_of", "raised_by_lifespan", "record_with", "tell_of_threads_left", "unchecked_of", "until",
     "waiting_in_thread",
 ]  # fmt: skip
 
 T = TypeVar("T")
+
+logger: logging.Logger = logging.getLogger("polybus")
 
 # -- its state ---------------------------------------------------------------------------------------------------------------
 
@@ -103,6 +107,20 @@ def call_in_loop(bus: Bus, function: Callable[[], T], timeout: float) -> T:
     except RuntimeError:  # the event loop is closed
         return function()
     return answer.result(timeout)
+
+
+def tell_of_threads_left(buses: Iterable[Bus]) -> bool:
+    """Log `def` handlers that still run after their bus has stopped. Returns True if the interpreter waits for them."""
+    left = [each for bus in buses for each in parts_of(bus).services.executor.threads_left]
+    waits = any(waited_for for _, waited_for in left)
+    if left:
+        names = ", ".join(sorted({name for name, _ in left}))
+        what = "the process waits for them; a signal ends it at once" if waits else "they end with the process"
+        logger.warning(
+            "def handlers run after the end of the bus, in %s (%.400s): %s", counted(len(left), "thread"), names, what
+        )
+        end_by_sigterm()  # the event loop has handled it until now
+    return waits
 
 
 async def until(bus: Bus, condition: Callable[[], bool]) -> None:

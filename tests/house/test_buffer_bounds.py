@@ -16,7 +16,7 @@ protocols/csb protocols/nats protocols/ubre protocols/up protocols/uprotocol tra
 transports/zenoh
 """.split()
 MODULES = """
-_util/broadcast _util/pattern_index _util/priority_queue prometheus protocols/_shared protocols/_uprotocol
+_util/broadcast _util/pattern_index _util/priority_queue prometheus protocols/_shared protocols/_uprotocol running
 """.split()
 GROWING = {"Counter", "Memo", "OrderedDict", "PriorityQueue", "bytearray", "defaultdict", "deque", "dict", "list", "set"}
 
@@ -24,7 +24,7 @@ OURS = "grows with what this application does, not with what peers send"
 BOUNDS = {
     OURS: """
         bus.dialer._checked_headers bus.lifecycle._guests bus.lifecycle._holders bus.links.gates
-        bus.links.of_lifespan bus.links.opened bus.runner._entrances bus.links.extensions cluster.durable.storage._readers
+        bus.links.of_lifespan bus.links.opened running._entrances bus.links.extensions cluster.durable.storage._readers
         cluster.durable.storage._streams cluster.durable.storage._taken cluster.durable.storage.engines
         runtime.executor._proven runtime.executor.middleware runtime.injection.makers
         runtime.injection.needs runtime.runtime._detached runtime.runtime.overriding

@@ -9,7 +9,8 @@ import re
 from .sources import PACKAGE, SOURCES, tree_of
 
 WINGS = """
-analysis asyncapi bindings bridges broker capture cli cluster demo fastapi opentelemetry prometheus spark sync testing
+analysis asyncapi bindings bridges broker capture cli cluster delivery demo fastapi opentelemetry prometheus running
+spark sync testing
 protocols.csb protocols.jrep protocols.nats protocols.up protocols.uprotocol transports.postmessage transports.zenoh
 """.split()
 ALLOWED = {

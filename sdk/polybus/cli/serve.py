@@ -19,10 +19,11 @@ import typer
 
 from .. import Bus, BusError
 from ..cluster.worker import Inheritance
-from ..integrations import raised_by_lifespan, serve_until_signal
+from ..integrations import raised_by_lifespan
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import resolve_url
 from ..plugins.tools import check_hosts, check_origins
+from ..running import BusProcess
 from .options import Ca, Insecure, Key, Origin, OwnCert, argument, client_tls, duration, flag, option, server_tls
 from .problems import PeerError, UsageError, announce, say
 
@@ -89,9 +90,10 @@ def serve(
             "certificates, use polybus.run(bus, url, tls=...) with verify_mode=ssl.CERT_REQUIRED"
         )
     try:
-        serve_until_signal(
+        BusProcess(
             bus,
-            *urls,
+            tuple(urls),
+            options,
             drain=drain,
             delay=delay,
             health=health,
@@ -101,8 +103,7 @@ def serve(
             workers=workers,
             announce=lambda url: announce(f"serving {url}"),
             client_tls=client_tls(ca, cert, key),
-            **options,
-        )
+        ).run()
     except Exception as error:
         if raised_by_lifespan(error) and not (isinstance(error, BusError) and not _frames_here(error)):
             raise PeerError(f"the lifespan of {app} failed: {type(error).__name__}: {error}{_where(error)}") from None

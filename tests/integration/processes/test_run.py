@@ -79,10 +79,10 @@ def test_run_ends_with_the_lifespan_of_its_bus_that_has_failed() -> None:
 IMPORTS = "import signal; print('importing', flush=True); signal.pause()"
 RUNS = f"""
 import polybus
-from polybus._core.bus import runner
+from polybus import running
 def resolve(url):
     {IMPORTS}
-runner.resolve_url = resolve
+running.resolve_url = resolve
 polybus.run(polybus.Bus(), "ubre+tcp://127.0.0.1:0")
 """
 

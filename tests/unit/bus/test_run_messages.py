@@ -21,11 +21,10 @@ import anyio.to_thread
 import pytest
 
 import polybus
-from polybus import Bus, Cluster, Forbidden, LocalProtocolError
-from polybus._core.bus import runner
+from polybus import Bus, Cluster, Forbidden, LocalProtocolError, integrations, running
 from polybus._core.bus.bus import parts_of
-from polybus._core.bus.runner import announce
 from polybus._util.process_end import exit_at_once
+from polybus.running import announce
 from tests.support import eventually, free_port
 from tests.unit.cluster.in_a_thread import running_cluster
 
@@ -44,7 +43,7 @@ async def test_run_in_a_running_event_loop_names_what_to_use_there() -> None:
 def test_an_event_loop_that_is_not_installed_is_told_with_what_installs_it(
     missing: str, options: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "find_spec", lambda name: None if name == missing else importlib.util.find_spec(name))
+    monkeypatch.setattr(running, "find_spec", lambda name: None if name == missing else importlib.util.find_spec(name))
     with pytest.raises(ImportError, match=says):
         polybus.run(Bus(), URL, **options)
 
@@ -141,7 +140,7 @@ def drained(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     Timer.made.clear()
     monkeypatch.setattr(Bus, "drain", draining)
-    monkeypatch.setattr(runner, "threading", SimpleNamespace(**{**vars(threading), "Timer": Timer}))
+    monkeypatch.setattr(running, "threading", SimpleNamespace(**{**vars(threading), "Timer": Timer}))
     return seconds
 
 
@@ -216,7 +215,7 @@ def test_a_worker_serves_at_the_sockets_of_its_supervisor_which_it_tells_so(
         taken.setblocking(False)
         url = f"ubre+tcp://127.0.0.1:{taken.getsockname()[1]}"
         worker = Worker(taken)
-        monkeypatch.setattr(runner, "worker_here", lambda: worker)
+        monkeypatch.setattr(running, "worker_here", lambda: worker)
         with caplog.at_level(logging.INFO, "polybus"):
             polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", workers=2, delay=0.001, drain=2)
     patience, *said = worker.said
@@ -234,7 +233,7 @@ def test_several_workers_get_the_bound_addresses_and_time_for_delay_drain_and_li
         asked.update(options)
         return 7
 
-    monkeypatch.setattr(runner, "supervise", supervise)
+    monkeypatch.setattr(running, "supervise", supervise)
     with pytest.raises(SystemExit, match="7"):
         polybus.run(Bus(), "ubre+tcp://127.0.0.1:0", "nats+tcp://127.0.0.1:9", workers=2, delay=1, drain=10)
     assert (asked["count"], asked["patience"]) == (2, 1 + 2 * 10 + 3)
@@ -284,7 +283,7 @@ def test_a_supervisor_is_told_what_keeps_a_worker_from_its_cluster_and_anything_
         raise why
 
     worker = Told(None)
-    monkeypatch.setattr(runner, "worker_here", lambda: worker)
+    monkeypatch.setattr(running, "worker_here", lambda: worker)
     if where == "engine":
         monkeypatch.setattr(Cluster, "resolved", refuse)
     with pytest.raises(SystemExit if where == "engine" else type(why)):
@@ -298,8 +297,8 @@ def test_threads_that_outlive_their_bus_leave_the_process_to_sigterm(
 ) -> None:
     ended, bus = list[None](), Bus()
     monkeypatch.setattr(type(parts_of(bus).services.executor), "threads_left", [("stuck", waits)])
-    monkeypatch.setattr(runner, "end_by_sigterm", lambda: ended.append(None))
-    assert runner.tell_of_threads_left([bus]) is waits
+    monkeypatch.setattr(integrations, "end_by_sigterm", lambda: ended.append(None))
+    assert integrations.tell_of_threads_left([bus]) is waits
     assert (len(ended), status in caplog.text) == (1, True)
 
 
@@ -315,7 +314,7 @@ def test_run_ends_with_its_bus(how: str, monkeypatch: pytest.MonkeyPatch) -> Non
     def serving(url: str) -> None:
         parts_of(bus).services.running.spawn(end)
 
-    monkeypatch.setattr(runner, "announce", serving)
+    monkeypatch.setattr(running, "announce", serving)
     with nullcontext() if how == "closed" else pytest.raises(RuntimeError, match="a task of this bus failed"):
         polybus.run(bus, "ubre+tcp://127.0.0.1:0")
 
@@ -332,6 +331,6 @@ def test_a_program_runs_on_the_loop_it_wants(uvloop: bool, backend: Any, module:
 
     if uvloop and backend == "asyncio":
         pytest.importorskip("uvloop", reason="uvloop does not exist for this platform")
-    monkeypatch.setattr(runner, "announce", serving)
+    monkeypatch.setattr(running, "announce", serving)
     polybus.run(Bus(), URL, backend=backend, uvloop=uvloop)
     assert modules == [module]

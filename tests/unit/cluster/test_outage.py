@@ -7,10 +7,10 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Store, Unavailable, connect
-from polybus._core.bus.runner import _Run
+from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Store, Unavailable, connect, running
 from polybus.fastapi import readiness_endpoint
 from polybus.protocols.nats.operations import NatsOperation
+from polybus.running import BusProcess
 from polybus.testing import NatsEngine
 from tests.loops import virtual_asyncio  # noqa: F401
 from tests.support import eventually
@@ -99,13 +99,21 @@ async def test_a_node_that_its_engine_refuses_for_a_while_says_so_and_comes_back
         assert await bus.request("a.b") == 7
 
 
-def serving(bus: Bus) -> _Run:
-    run = _Run(bus, 1, 0, None, None, print, metrics=False)
-    run._serving, run._signalled = True, anyio.Event()
-    return run
+@pytest.fixture
+def serving(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bus], BusProcess]:
+    monkeypatch.setattr(running, "_check_loop", lambda backend, uvloop: None)  # the tests have one
+
+    def serving(bus: Bus) -> BusProcess:
+        process = BusProcess(bus, (), {})
+        process._serving, process._signalled = True, anyio.Event()
+        return process
+
+    return serving
 
 
-async def test_a_node_without_its_engine_is_not_ready_after_a_while_and_refuses_what_clients_ask(engine: Refusing) -> None:
+async def test_a_node_without_its_engine_is_not_ready_after_a_while_and_refuses_what_clients_ask(
+    engine: Refusing, serving: Callable[[Bus], BusProcess]
+) -> None:
     worker, gateway = Bus(cluster=engine.url), Bus(cluster=Cluster(engine.url, outage=5))
     worker.handle("a.b")(seven)
     gateway.handle("own")(eight)
@@ -179,7 +187,9 @@ async def test_an_error_says_that_the_engine_is_silent_and_not_to_look_at_the_ha
             engine.stopped = False
 
 
-async def test_a_service_whose_clients_come_by_a_link_that_is_down_is_not_ready_after_a_while(engine: Refusing) -> None:
+async def test_a_service_whose_clients_come_by_a_link_that_is_down_is_not_ready_after_a_while(
+    engine: Refusing, serving: Callable[[Bus], BusProcess]
+) -> None:
     bus = Bus()
     run = serving(bus)
     async with bus, bus.connect(engine.url) as network:

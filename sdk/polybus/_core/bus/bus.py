@@ -571,3 +571,53 @@ class Bus(BusVerbs):
 
 def parts_of(bus: Bus) -> BusParts:
     return bus._parts
+
+
+@explains("connect", CONNECT)
+def connect(
+    target: str | Connector,
+    *,
+    bus: Bus | None = None,
+    protocol: str | ProtocolAdapter | None = None,
+    serves: Iterable[str | int] = (),
+    headers: Headers = None,
+    tls: ssl.SSLContext | None = None,
+    backoff: Backoff | None = None,
+    wait: float = 0.0,
+    limits: Limits | None = None,
+    record: str | os.PathLike[str] | None = None,
+) -> AbstractAsyncContextManager[Bus]:
+    """Connect to a server.
+
+    Use the result as an async context manager: ``async with connect("ubre+ws://127.0.0.1:8000/bus") as bus: ...`` The first
+    attempt fails immediately unless you pass `wait`. Once established, the link reconnects on its own and restores its
+    subscriptions before any other traffic. Leaving the block drains the bus.
+
+    Args:
+        target: A URL of the form ``<protocol>+<transport>://<address>``, or a transport object.
+        bus: Bus to add the link to. By default, a new bus is created.
+        protocol: Protocol of a transport object, by name or as an adapter. If `target` is a URL, you can pass an adapter to set
+            options that a URL cannot express.
+        serves: Patterns for the requests that go over this link, if the bus opens several links.
+        headers: Headers for the handshake, or a plain or async function that returns them. The function is called before every
+            attempt, and before the link's identity expires, so that it can return a new bearer token. If it raises, the attempt
+            fails; `Unauthorized` and `Forbidden` count as a rejection by the server.
+        tls: Client-side context for ``tls`` and ``wss``. By default, the server is verified against the system's certificate
+            authorities.
+        backoff: Pauses between attempts to reconnect. If the server sets `retry`, it overrides `initial` and `maximum`.
+        wait: Seconds to keep retrying the first attempt. Use `math.inf` for no limit.
+        limits: Limits of the new bus.
+        record: Folder in which to record every frame of this link, with the defaults of `Bus.record`.
+
+    Raises:
+        ValueError: If the URL or an option is invalid, or both `bus` and `limits` are given.
+        TypeError: If an argument has the wrong type.
+        ConnectFailed: On entry, if the server cannot be reached. The error contains the address and the reason.
+        Unauthorized, Forbidden: On entry, if the server rejects the connection. A rejection is never retried.
+    """
+    check_type(bus, Bus, "bus", "bus=Bus()")
+    if bus is None:
+        bus = Bus(limits=limits)
+    elif limits is not None:
+        raise ValueError("limits belong to the bus: pass Bus(limits=...) or connect(limits=...), not both")
+    return Connecting(bus._parts, target, protocol, serves, headers, tls, backoff, wait, record, gives_bus=True)
