@@ -10,7 +10,7 @@ from ._base import Ground, ground_of, suite
 from .channels import ChannelContract, DeadlineContract
 from .links import AuthorizationContract, LinkContract
 from .publications import PeerSubscriptionContract, PublicationContract
-from .requests import ClientContract, FailureContract, RequestContract
+from .requests import FailureContract, RequestContract
 from .transport import transport_suite
 
 __all__ = ["protocol_suite", "transport_suite"]
@@ -22,7 +22,6 @@ _PARTS = (
     PublicationContract,
     PeerSubscriptionContract,
     ChannelContract,
-    ClientContract,
     AuthorizationContract,
     LinkContract,
 )

@@ -313,50 +313,6 @@ class DeadlineContract(Contract):
             await handler.stopped.wait()
             await eventually(lambda: client.stats().pending == 0)
 
-    @needs("extensions")
-    async def test_cancelling_the_last_waiter_cancels_the_request(self) -> None:
-        handler = Endless()
-        async with self.handling(handler.endless) as (_, client, subject):
-            reply = client.request(subject)
-            async with anyio.create_task_group() as group:
-                for _ in range(2):
-                    group.start_soon(reply.wait)
-                await handler.started.wait()
-                await anyio.wait_all_tasks_blocked()
-                group.cancel_scope.cancel()
-            assert reply.done()
-            with pytest.raises(RequestCancelled):
-                await reply
-            await handler.stopped.wait()
-
-    async def test_cancelling_one_of_two_waiters_keeps_the_request(self) -> None:
-        go = anyio.Event()
-
-        async def slow() -> int:
-            await go.wait()
-            return 7
-
-        async with self.handling(slow) as (_, client, subject):
-            reply = client.request(subject)
-            answers: list[int] = []
-
-            async def stay() -> None:
-                answers.append(await reply)
-
-            async def leave(scope: anyio.CancelScope) -> None:
-                with scope:
-                    await reply
-
-            async with anyio.create_task_group() as group:
-                group.start_soon(stay)
-                group.start_soon(leave, scope := anyio.CancelScope())
-                await anyio.wait_all_tasks_blocked()
-                scope.cancel()
-                await anyio.wait_all_tasks_blocked()
-                assert not reply.done()
-                go.set()
-            assert answers == [7]
-
     async def test_a_late_answer_does_not_disturb_other_requests(self) -> None:
         go = anyio.Event()
 

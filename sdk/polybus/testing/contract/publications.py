@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
-from ... import Bus, Context, Disconnected, Forbidden, Message, Peer
+from ... import Bus, Forbidden, Message, Peer
 from ...events import LinkUp
-from ._base import Contract, eventually, needs, next_event, take
+from ._base import Contract, needs, next_event, take
 
 
 class PublicationContract(Contract):
@@ -146,25 +146,6 @@ class PublicationContract(Contract):
             await client.publish(subject, "theirs")
             assert await take(news, 1) == ["theirs"]
 
-    async def test_an_on_handler_runs_one_publication_at_a_time_in_order(self) -> None:
-        bus, subject = Bus(), self.subject("news.today")
-        log: list[Any] = []
-        done = anyio.Event()
-
-        @bus.on(subject)
-        async def on_news(body: int, ctx: Context) -> None:
-            log.append(("in", body))
-            await anyio.lowlevel.checkpoint()
-            log.append(("out", body))
-            if body == 49:
-                done.set()
-
-        async with self.joined(bus) as client:
-            for number in range(50):
-                await client.publish(subject, number)
-            await done.wait()
-        assert log == [(step, number) for number in range(50) for step in ("in", "out")]
-
     @needs("subscribe")
     async def test_sessions_are_isolated_without_a_relay(self) -> None:
         subject = self.subject("chat.room")
@@ -291,31 +272,6 @@ class PeerSubscriptionContract(Contract):
             await settled()
             await bus.publish(news, "after")
             assert await take(today, 1) == ["after"]
-
-    async def test_messages_that_arrived_are_read_before_the_end_of_the_peer_is_raised(self) -> None:
-        news = self.subject("news.today")
-        async with self.meeting() as (bus, [client], [peer], settled):
-            async with peer.subscribe(news) as last_words:
-                for number in range(3):
-                    await client.publish(news, number)
-                await settled()
-                async with anyio.create_task_group() as group:
-                    group.start_soon(client.aclose)
-                    await eventually(lambda: peer not in bus.peers)
-                    assert await take(last_words, 3) == [0, 1, 2]
-                    for _ in range(2):
-                        with pytest.raises(Disconnected):
-                            await anext(last_words)
-            with pytest.raises(Disconnected):
-                async with peer.subscribe(news):
-                    raise AssertionError("entered")
-
-    async def test_a_waiting_reader_fails_when_the_peer_disconnects(self) -> None:
-        async with self.meeting() as (_, [client], [peer], _):
-            async with peer.subscribe(self.subject("news.today")) as today, anyio.create_task_group() as group:
-                group.start_soon(client.aclose)
-                with pytest.raises(Disconnected):
-                    await anext(today)
 
     @needs("extensions")
     async def test_authorize_decides_about_subscriptions_to_one_peer(self) -> None:

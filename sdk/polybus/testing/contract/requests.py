@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import AsyncIterator
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import anyio
 import attrs
@@ -25,10 +24,9 @@ from ... import (
     Reply,
     TooLarge,
     errors,
-    method,
 )
 from ...events import HandlerFailed
-from ._base import Contract, echo, eventually, needs, next_event
+from ._base import Contract, echo, needs, next_event
 
 _PLAIN: tuple[Any, ...] = (None, True, False, 0, -1, 2**53, 1.5, -1e-300, "", "text", [], {})
 BODIES: tuple[Any, ...] = (
@@ -179,32 +177,6 @@ class RequestContract(Contract):
             with pytest.raises(NoHandler):
                 await client.request(self.subject("nobody"), timeout=1000)
 
-    async def test_a_reply_can_be_awaited_repeatedly_and_by_several_tasks(self) -> None:
-        go = anyio.Event()
-
-        async def slow() -> list[int]:
-            await go.wait()
-            return [7]
-
-        async with self.handling(slow) as (_, client, subject):
-            reply = client.request(subject)
-            answers: list[Any] = []
-
-            async def ask() -> None:
-                answers.append(await reply.wait())
-
-            async with anyio.create_task_group() as group:
-                for _ in range(3):
-                    group.start_soon(ask)
-                await anyio.wait_all_tasks_blocked()
-                assert not reply.done()
-                go.set()
-            assert answers == [[7]] * 3
-            assert reply.done()
-            assert await reply == [7]
-            assert not reply.cancel()
-            assert reply.message is not None
-
     async def test_a_thousand_requests_in_flight_each_get_their_own_answer(self) -> None:
         async def square(body: int) -> int:
             if body % 3:
@@ -278,41 +250,6 @@ class RequestContract(Contract):
             assert client.stats().pending == 0
 
 
-@attrs.frozen
-class GetUser:
-    id: int
-
-
-class Users:
-    watching: int = 0
-
-    async def watch(self, query: GetUser) -> AsyncIterator[AttrsUser]:
-        self.watching += 1
-        try:
-            for number in range(query.id):
-                yield AttrsUser(number, "Ann")
-        finally:
-            self.watching -= 1
-
-
-class ClientContract(Contract):
-    @needs("extensions")
-    async def test_a_contract_stream_yields_its_items_and_stops_when_left(self) -> None:
-        class Watched(Protocol):
-            @method(self.subject("user.watch"))
-            def watch(self, query: GetUser) -> AsyncIterator[AttrsUser]: ...
-
-        bus, users = Bus(), Users()
-        bus.implement(Watched, users)
-        async with self.joined(bus) as client:
-            watched: Any = client.client(Watched)
-            assert [user.id async for user in watched.watch(GetUser(3))] == [0, 1, 2]
-            async for user in watched.watch(GetUser(1_000_000)):
-                if user.id == 3:
-                    break
-            await eventually(lambda: users.watching == 0)
-
-
 CLASSES: dict[tuple[Code, str | None], type[errors.RequestError]] = {
     (Code.CANCELLED, None): errors.RemoteError,
     (Code.UNKNOWN, None): errors.RemoteError,
@@ -353,14 +290,6 @@ class FailureContract(Contract):
         assert event.error_id in caplog.text
         assert "hunter2" in caplog.text
         assert bus.stats().failed == 1
-
-    async def test_debug_sends_the_text_of_an_exception(self) -> None:
-        async def fail() -> None:
-            raise ValueError("quite helpful")
-
-        async with self.handling(fail, Bus(debug=True)) as (_, client, subject):
-            with pytest.raises(errors.RemoteError, match="ValueError: quite helpful"):
-                await client.request(subject)
 
     async def test_a_request_error_keeps_class_code_text_reason_and_detail(self) -> None:
         detail = {"field": "name", "values": [1, None, "ü"]}
