@@ -1,4 +1,4 @@
-"""The table of windows, frames and ports in a real Chromium, which runs each site in a process of its own."""
+"""The table of ports in a real Chromium, which runs each site in a process of its own."""
 
 import anyio
 import pytest
@@ -10,7 +10,6 @@ from tests.unit.transports.postmessage.table import ROWS, Row
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 async def test_chromium_does_what_ours_do(tab: Tab, server: Site, row: Row) -> None:
-    for origin in (server.here, server.elsewhere) if row.framed else (server.here,):
-        await tab.visit(f"{server.here}/page")
-        with anyio.fail_after(BOUND):
-            assert await play(tab, row.script, origin=origin) == row.expected, origin
+    await tab.visit(f"{server.here}/page")
+    with anyio.fail_after(BOUND):
+        assert await play(tab, row.script, origin=server.here) == row.expected

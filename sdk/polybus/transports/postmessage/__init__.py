@@ -2,7 +2,7 @@
 
 `PortTransport` connects over a `MessagePort`: ``connect(PortTransport(port), protocol="ubre")``. In Pyodide you can pass a
 JavaScript port. `MessageChannel` simulates a browser's message channel in one process. `script` returns the JavaScript code for
-a real browser, and `polybus.testing.browser` simulates windows and frames for tests.
+a real browser.
 """
 
 from __future__ import annotations

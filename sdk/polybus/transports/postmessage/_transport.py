@@ -74,15 +74,14 @@ class _Function:
 class _Iterator:
     """Reads ports from an async iterator.
 
-    The next port of an async generator is awaited in a task, because cancellation by a timeout would finish the generator.
+    The next port is awaited in a task, because cancellation by a timeout would finish an async generator.
     """
 
     one_at_a_time = False
 
     def __init__(self, ports: AsyncIterator[MessagePort]) -> None:
         self._ports = ports
-        self._generates = inspect.isasyncgen(ports)
-        self.name: str = getattr(ports, "__name__" if self._generates else "name", "ports")
+        self.name: str = getattr(ports, "__name__", "ports")
         self.lasting: bool = True
         self._asked = False
         self._came: list[MessagePort | Exception] = []
@@ -93,8 +92,6 @@ class _Iterator:
         return not self.lasting
 
     async def take(self, url: str, host: Host) -> MessagePort:
-        if not self._generates:
-            return await self._next(url)
         if not (self._asked or self._came):
             self._asked = True
             host.spawn(self._ask, url)
@@ -105,16 +102,12 @@ class _Iterator:
             raise came
         return came
 
-    async def _next(self, url: str) -> MessagePort:
-        try:
-            return _given(await anext(self._ports), url)
-        except StopAsyncIteration:
-            self.lasting = False
-            raise ConnectFailed(url, "there are no more ports") from None
-
     async def _ask(self, url: str) -> None:
         try:
-            self._came.append(await self._next(url))
+            self._came.append(_given(await anext(self._ports), url))
+        except StopAsyncIteration:
+            self.lasting = False
+            self._came.append(ConnectFailed(url, "there are no more ports"))
         except Exception as error:
             self._came.append(error)
         finally:
@@ -275,8 +268,7 @@ class PortTransport:
 
     A single port allows one connection, without reconnecting. If you pass a function, it is called for each attempt, so a link
     can reconnect over a new port. A serving bus calls the function again after each connection ends. If you pass an async
-    iterator over ports (such as `serve_frame`), each attempt uses the next port, and a serving bus accepts every port
-    immediately.
+    iterator over ports, each attempt uses the next port, and a serving bus accepts every port immediately.
 
     The connecting end sends a greeting and waits for a greeting from the other end, so that `connect` raises an error if the
     connection is rejected. The greeting also contains the headers passed to `connect`, which are sent only over the port.

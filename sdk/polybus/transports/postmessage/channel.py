@@ -131,15 +131,13 @@ _PLAIN: Final = frozenset({type(None), bool, float, str, bytes, datetime.datetim
 _CONTAINERS: Final[Mapping[type, type]] = {list: list, tuple: list, dict: dict, set: set}
 
 
-def clone(data: Any, transferred: Mapping[int, Any] | None = None, *, big_ints: bool = True) -> Any:
+def _clone(data: Any, transferred: Mapping[int, Any], big_ints: bool) -> Any:
     """Copy a posted object. If part of it is `Unreadable`, the whole copy is `Unreadable`.
 
     `transferred` maps the `id` of each object in the transfer list to its replacement. With `big_ints`, integers may have more
     than 53 bits (BigInt in a browser). Raises `DataCloneError` if a part cannot be cloned.
     """
-    if type(data) is str or type(data) is bytes:
-        return data
-    cloner = _Cloner(transferred or {}, big_ints)
+    cloner = _Cloner(transferred, big_ints)
     try:
         copied = cloner.copy(data)
     except RecursionError:
@@ -206,7 +204,7 @@ _TURNS: Final = 12
 """Maximum number of event-loop iterations by which shuffling delays a message."""
 
 
-def later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
+def _later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
     """Return a function that schedules calls for the next event-loop iteration, or for a random later one."""
     call_soon = running_loop().call_soon
     if shuffle is None:
@@ -220,24 +218,19 @@ def later(shuffle: Random | None) -> Callable[[Callable[[], None]], Any]:
 
 @frozen(kw_only=True)
 class MessageEvent:
-    """An event for the listeners of a port or window."""
+    """An event for the listeners of a port."""
 
     data: Any
-    origin: str = ""
-    """Origin of a message that was posted to a window, or empty on a port."""
-    source: Any = None
-    """The window that posted the message, or `None` on a port."""
     ports: tuple[InMemoryPort, ...] = ()
     """The transferred ports."""
 
 
-def tell(listeners: Iterable[Callable[[MessageEvent], Any]], event: MessageEvent) -> None:
-    """Call each listener. If a listener fails, the error is logged and the other listeners are still called."""
-    for listener in tuple(listeners):
-        try:
-            listener(event)
-        except Exception:
-            logger.exception("a listener has failed")
+def _tell(listener: Callable[[MessageEvent], Any], event: MessageEvent) -> None:
+    """Call a listener. If it fails, the error is logged and the other listeners are still called."""
+    try:
+        listener(event)
+    except Exception:
+        logger.exception("a listener has failed")
 
 
 class InMemoryPort:
@@ -294,11 +287,15 @@ class InMemoryPort:
             other._schedule()
 
     def _packed(self, data: Any, transfer: Iterable[InMemoryPort | ArrayBuffer]) -> MessageEvent:
-        given = list(transfer)
+        given: list[Any] = list(transfer)
         if any(item is self for item in given):
             raise DataCloneError("a port cannot be transferred through itself")
-        copied, ports = transferring(data, given, big_ints=self._big_ints)
-        return MessageEvent(data=copied, ports=ports)
+        _check_transferable(given)
+        shells = [item._shell() for item in given]
+        copied = _clone(data, {id(item): shell for item, shell in zip(given, shells, strict=True)}, self._big_ints)
+        for item, shell in zip(given, shells, strict=True):
+            item._move_to(shell)
+        return MessageEvent(data=copied, ports=tuple(shell for shell in shells if isinstance(shell, InMemoryPort)))
 
     def on_message(self, callback: Callable[[Any], Any]) -> None:
         """Deliver the data of each message to a callback, beginning with messages that have already arrived."""
@@ -345,7 +342,7 @@ class InMemoryPort:
     def _schedule(self) -> None:
         call_soon = self._call_soon
         if call_soon is None:
-            call_soon = self._call_soon = later(self._shuffle)
+            call_soon = self._call_soon = _later(self._shuffle)
         self._scheduled = True
         call_soon(self._deliver)
 
@@ -362,8 +359,8 @@ class InMemoryPort:
                 if self._on_message_error is not None:
                     self._on_message_error()
             else:
-                if self._listeners:
-                    tell(self._listeners, MessageEvent(data=message) if plain else message)
+                for listener in tuple(self._listeners):
+                    _tell(listener, MessageEvent(data=message) if plain else message)
                 if self._callback is not None:
                     self._callback(message if plain else message.data)
         except Exception:
@@ -386,14 +383,7 @@ class InMemoryPort:
         self._listeners.clear()
 
 
-def transferring(
-    data: Any, transfer: Iterable[InMemoryPort | ArrayBuffer], *, big_ints: bool = True
-) -> tuple[Any, tuple[InMemoryPort, ...]]:
-    """Return a copy of a posted object and the transferred ports.
-
-    Raises `DataCloneError` if an object cannot be cloned or transferred. Nothing is transferred then.
-    """
-    given: list[Any] = list(transfer)
+def _check_transferable(given: list[Any]) -> None:
     for place, item in enumerate(given):
         if not isinstance(item, (InMemoryPort, ArrayBuffer)):
             raise DataCloneError(f"{type(item).__name__} cannot be transferred: ports and ArrayBuffers can")
@@ -401,11 +391,6 @@ def transferring(
             raise DataCloneError("an object occurs twice in the transfer list")
         if item.detached:
             raise DataCloneError(f"this {type(item).__name__} has already been transferred")
-    shells = [item._shell() for item in given]
-    copied = clone(data, {id(item): shell for item, shell in zip(given, shells, strict=True)}, big_ints=big_ints)
-    for item, shell in zip(given, shells, strict=True):
-        item._move_to(shell)
-    return copied, tuple(shell for shell in shells if isinstance(shell, InMemoryPort))
 
 
 class MessageChannel:

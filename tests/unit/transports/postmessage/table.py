@@ -1,4 +1,4 @@
-"""Behaviour of windows, frames and ports: Python in one process and JavaScript in a real browser play each row.
+"""Behaviour of ports: Python in one process and JavaScript in a real browser play each row.
 
 The result of a row is the same JSON on both sides. In the scripts, `settle` waits until all posts are delivered, `frame` adds
 a frame to the page with a program given as a string, and `name` returns the name of an error that a function throws.
@@ -7,20 +7,15 @@ a frame to the page with a program given as a string, and `name` returns the nam
 import datetime
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
 from attrs import define, field, frozen
 
 from polybus._util.event_loop import running_loop
-from polybus.testing.browser import Frame, Window
 from polybus.transports.postmessage import ArrayBuffer, ClonedError, DataCloneError, InMemoryPort, MessageChannel, Unreadable
 
 __all__ = ["ROWS", "Row"]
-
-HOST = "https://host.example"
-
-Scene: TypeAlias = "Callable[[str], Awaitable[Any]]"
 
 
 @frozen
@@ -30,18 +25,15 @@ class Row:
     name: str
     expected: Any
     script: str
-    play: Callable[[str], Awaitable[Any]]
-    """Takes the origin of frames."""
-    framed: bool = False
-    """Played with frames of the same and of another site."""
+    play: Callable[[], Awaitable[Any]]
 
 
 ROWS: list[Row] = []
 
 
-def row(expected: Any, script: str, *, framed: bool = False) -> Callable[[Callable[[str], Awaitable[Any]]], None]:
-    def add(play: Callable[[str], Awaitable[Any]]) -> None:
-        ROWS.append(Row(getattr(play, "__name__", ""), expected, script, play, framed))
+def row(expected: Any, script: str) -> Callable[[Callable[[], Awaitable[Any]]], None]:
+    def add(play: Callable[[], Awaitable[Any]]) -> None:
+        ROWS.append(Row(getattr(play, "__name__", ""), expected, script, play))
 
     return add
 
@@ -82,7 +74,7 @@ def on_ports(expected: Any, script: str, *, listens: bool = False) -> Callable[[
         script += "; await settle(); return log"
 
     def add(play: Callable[[Ports], Awaitable[Any]]) -> None:
-        async def alone(origin: str) -> Any:
+        async def alone() -> Any:
             channel = MessageChannel()
             ports = Ports(channel.port1, channel.port2)
             if listens:
@@ -99,9 +91,6 @@ def on_ports(expected: Any, script: str, *, listens: bool = False) -> Callable[[
 
 def listening(expected: Any, script: str) -> Callable[[Callable[[Ports], Awaitable[Any]]], None]:
     return on_ports(expected, script, listens=True)
-
-
-# -- ports ---------------------------------------------------------------------------------------------------------------
 
 
 @on_ports(
@@ -200,7 +189,7 @@ async def cycles_and_shared_references_are_kept_in_a_copy(ports: Ports) -> Any:
     port1.postMessage({ deep: [code] }, [buffer]); port1.postMessage('later'); await until(() => log.length > 2);
     return [log.slice(1), buffer.byteLength]""",
 )
-async def what_cannot_be_read_is_a_message_error_and_what_follows_arrives(origin: str) -> Any:
+async def what_cannot_be_read_is_a_message_error_and_what_follows_arrives() -> Any:
     channel = MessageChannel()
     log: list[Any] = []
     channel.port2.on_message(log.append)
@@ -300,174 +289,3 @@ async def what_was_posted_before_a_close_arrives_what_comes_after_it_goes_nowher
     one = name(lambda: ports.port1.post("m"))
     ports.port1.on_message(ports.log.append)
     return [one, name(lambda: ports.port2.post("m")), ports.log]
-
-
-# -- windows and frames --------------------------------------------------------------------------------------------------
-
-
-def framed(
-    origin: str, program: Callable[[Window], Any], *, hear: Callable[[Any], Any] | None = None, **options: Any
-) -> tuple[Window, Frame, list[Any]]:
-    """A page, its frame, and what the page hears: data, or what `hear` makes of an event."""
-    host = Window(HOST)
-    frame, log = Frame(host, **options), list[Any]()
-    host.add_listener(lambda event: log.append(event.data if hear is None else hear(event)))
-    frame.load(origin, program)
-    return host, frame, log
-
-
-def say(window: Window, data: Any) -> None:
-    """To the page around."""
-    assert window.parent is not None
-    window.parent.post_message(data, "*", source=window)
-
-
-def echo(window: Window) -> None:
-    """A page that says that it is there, and gives back what it hears."""
-    window.add_listener(lambda event: say(window, event.data))
-    say(window, "here")
-
-
-ECHO = "onmessage = ({ data }) => parent.postMessage(data, '*'); parent.postMessage('here', '*')"
-HEAR = "const log = []; onmessage = ({ data }) => log.push(data);"
-
-
-@row(
-    [["here"], ["here", "second"]],
-    HEAR
-    + f"""const child = await frame(origin, `{ECHO}`); await until(() => log.length);
-    const before = [...log]; child.contentWindow.postMessage('first', 'https://wrong.example');
-    child.contentWindow.postMessage('second', child.sandbox.length ? '*' : origin); await until(() => log.length > 1);
-    await settle();
-    return [before, log]""",
-    framed=True,
-)
-async def a_message_for_another_origin_is_dropped_without_a_word(origin: str) -> Any:
-    host, frame, log = framed(origin, echo)
-    await settle()
-    before = list(log)
-    assert frame.content_window is not None
-    frame.content_window.post_message("first", "https://wrong.example", source=host)
-    frame.content_window.post_message("second", origin, source=host)
-    await settle()
-    assert frame.content_window.dropped == 1
-    return [before, log]
-
-
-@row(
-    [["/", "/page?x#y", "case", "user"], ["", " ", "about:blank", "x", "http://"]],
-    HEAR
-    + """const mine = { '/': '/', '/page?x#y': `${location.origin}/page?x#y`, case: location.origin.toUpperCase(),
-      user: location.origin.replace('//', '//me:secret@') };
-    for (const [sent, target] of Object.entries(mine)) window.postMessage(sent, target);
-    window.postMessage('lost', 'file:///page'); window.postMessage('lost', 'https://127.0.0.1'); await settle();
-    const wrong = ['', ' ', 'about:blank', 'x', 'http://'];
-    return [log, wrong.filter((target) => name(() => window.postMessage('m', target)) === 'SyntaxError')]""",
-)
-async def of_a_target_the_origin_is_meant(origin: str) -> Any:
-    window = Window("http://host.example:8000")
-    log: list[Any] = []
-    window.add_listener(lambda event: log.append(event.data))
-    mine = {"/": "/", "/page?x#y": f"{window.origin}/page?x#y", "case": window.origin.upper()}
-    mine["user"] = window.origin.replace("//", "//me:secret@")
-    for sent, target in mine.items():
-        window.proxy.post_message(sent, target, source=window)
-    for target in ("file:///page", "https://host.example"):
-        window.proxy.post_message("lost", target, source=window)
-    await settle()
-    wrong = ["", " ", "about:blank", "x", "http://"]
-    refused = [t for t in wrong if name(lambda: window.proxy.post_message("m", t, source=window)) == "SyntaxError"]  # noqa: B023
-    return [log, refused]
-
-
-@row(
-    ["here"],
-    HEAR
-    + f"""const loading = frame(origin, `{ECHO}`); document.querySelector('iframe').contentWindow.postMessage('lost', '*');
-    await loading; await until(() => log.length); await settle(); return log""",
-    framed=True,
-)
-async def what_is_posted_before_the_frame_has_loaded_is_lost(origin: str) -> Any:
-    host, frame, log = framed(origin, echo)
-    assert frame.content_window is not None
-    frame.content_window.post_message("lost", "*", source=host)
-    await settle()
-    return log
-
-
-@row(
-    ["null", "back"],
-    """const log = []; onmessage = ({ origin, data }) => log.push(data === 'here' ? origin : data);
-    const child = await frame(origin, `onmessage = () => parent.postMessage('back', '*');
-    parent.postMessage('here', '*')`, { sandbox: true });
-    await until(() => log.length); child.contentWindow.postMessage('m', '*'); child.contentWindow.postMessage('m', origin);
-    await until(() => log.length > 1); await settle(); return log""",
-    framed=True,
-)
-async def a_sandboxed_page_has_an_opaque_origin_and_no_other(origin: str) -> Any:
-    def program(window: Window) -> None:
-        window.add_listener(lambda event: say(window, "back"))
-        say(window, "here")
-
-    def hear(event: Any) -> Any:
-        return event.origin if event.data == "here" else event.data
-
-    host, frame, log = framed(origin, program, hear=hear, sandbox=True)
-    await settle()
-    assert frame.content_window is not None
-    frame.content_window.post_message("m", "*", source=host)
-    frame.content_window.post_message("m", origin, source=host)
-    await settle()
-    return log
-
-
-@row(
-    [True],
-    """const log = []; onmessage = (event) => log.push(event.origin === location.origin);
-    const child = document.createElement('iframe'); child.srcdoc = "<script>parent.postMessage('here', '*')</" + "script>";
-    document.body.append(child); await until(() => log.length); return log""",
-)
-async def a_page_in_srcdoc_has_the_origin_of_its_host(origin: str) -> Any:
-    host = Window(HOST)
-    frame = Frame(host)
-    log: list[Any] = []
-    host.add_listener(lambda event: log.append(event.origin == host.origin))
-    frame.load_srcdoc(lambda window: say(window, "here"))
-    await settle()
-    return log
-
-
-@row(
-    [["one"], "nothing", ["one"]],
-    """const log = []; let port; onmessage = ({ data, ports }) => { if (!port) { port = ports[0];
-    port.onmessage = (event) => log.push(event.data) } };
-    const child = await frame(origin, `const { port1, port2 } = new MessageChannel();
-    parent.postMessage('here', '*', [port2]);
-      port1.postMessage('one'); port1.onmessage = () => port1.postMessage('more')`);
-    await until(() => log.length); const before = [...log]; child.remove(); await settle();
-    const said = name(() => port.postMessage('m')); await settle(); return [before, said, log]""",
-    framed=True,
-)
-async def a_port_of_a_page_that_is_gone_is_silent(origin: str) -> Any:
-    log = list[Any]()
-
-    def hear(event: Any) -> Any:
-        event.ports[0].on_message(log.append)
-        return event.ports[0]
-
-    def program(window: Window) -> None:
-        channel, host = MessageChannel(), window.parent
-        assert host is not None
-        host.post_message("here", "*", [channel.port2], source=window)
-        channel.port1.post("one")
-        channel.port1.on_message(lambda data: channel.port1.post("more"))
-        window.own(channel.port1)
-
-    _, frame, ports = framed(origin, program, hear=hear)
-    await settle()
-    before = list(log)
-    frame.remove()
-    await settle()
-    said = name(lambda: ports[0].post("m"))
-    await settle()
-    return [before, said, log]

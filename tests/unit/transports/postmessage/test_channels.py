@@ -1,4 +1,4 @@
-"""What the in-process ports and windows have beyond the table: shuffled delivery, messages that cannot be read, refusals."""
+"""What the in-process ports have beyond the table: shuffled delivery, messages that cannot be read, refusals."""
 
 import random
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from polybus import Bus, Disconnected, connect
-from polybus.testing.browser import Window
 from polybus.transports.postmessage import ClonedError, DataCloneError, MessageChannel, PortTransport, Unreadable
 from tests.support import eventually
 from tests.unit.transports.postmessage.table import settle
@@ -35,17 +34,6 @@ async def test_shuffled_ports_overtake_each_other_and_keep_their_own_order() -> 
             assert [number for each, number in heard if each == place] == list(range(20))
     assert len({tuple(heard) for heard in seen}) == 5
     assert await shuffled(3) == seen[3], "the same seed gives the same order"
-
-
-async def test_what_cannot_be_read_is_no_message_of_a_window_either() -> None:
-    window = Window("https://host.example")
-    heard: list[Any] = []
-    window.add_listener(lambda event: heard.append(event.data))
-    window.on_message_error(lambda: heard.append("message error"))
-    window.proxy.post_message([Unreadable()], "*", source=window)
-    window.proxy.post_message("later", "*", source=window)
-    await settle()
-    assert heard == ["message error", "later"]
 
 
 async def test_a_message_that_cannot_be_read_ends_the_connection_and_says_why() -> None:

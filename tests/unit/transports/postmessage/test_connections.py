@@ -11,15 +11,16 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, ConnectFailed, Context, Identity, Limits, Listener, Unauthorized, connect
+from polybus import Backoff, Bus, ConnectFailed, Context, Disconnected, Identity, Limits, Listener, Unauthorized, connect
 from polybus.errors import LocalProtocolError, TooLarge
+from polybus.events import LinkDown
 from polybus.plugins import Handshake
 from polybus.testing.contract.transport import FrameReceiver
 from polybus.transports.postmessage import InMemoryPort, MessageChannel, PortInfo, PortTransport
 from polybus.transports.postmessage.connection import PortConnection
 from tests.loops import both_backends  # noqa: F401
 from tests.refusal import refused
-from tests.support import eventually
+from tests.support import eventually, next_event
 from tests.unit.transports.postmessage.table import settle
 
 
@@ -434,6 +435,34 @@ async def test_a_link_comes_back_by_the_next_port_with_its_subscriptions() -> No
             assert (await anext(news)).body == number
             await listener.peers[0].aclose("again")
             await eventually(lambda: bus.stats().reconnects == number + 1)  # noqa: B023  # awaited here
+
+
+async def test_a_page_that_goes_fails_what_is_pending_and_the_next_page_answers() -> None:
+    pages: list[Bare] = []
+
+    def answer(said: str) -> str | None:
+        if said.startswith("\0hi"):
+            return said
+        return ubre(said) if "double" in said else None
+
+    def load() -> InMemoryPort:
+        here, there = ports()
+        epoch = len(pages) + 1
+        here.info = PortInfo(origin="https://frame.example", epoch=epoch, address=f"https://frame.example#{epoch}")
+        pages.append(Bare(there, answer))
+        return here
+
+    async with joined(load, backoff=Backoff(initial=0.001, maximum=0.01)) as bus:
+        events = bus.events()
+        pending = bus.request("nothing", 1)
+        await eventually(lambda: len(pages[0].heard) == 2)
+        pages[0].port.post("\0bye 1001 the page is gone")
+        with pytest.raises(Disconnected) as caught:
+            await pending
+        assert (caught.value.sent, caught.value.reason) == (True, "the page is gone")
+        assert (await next_event(events, LinkDown)).code == 1001
+        assert await bus.request("double", 2) == 4
+        assert (bus.peers[0].address, bus.stats().reconnects) == ("https://frame.example#2", 1)
 
 
 def test_what_is_no_port_is_refused() -> None:
