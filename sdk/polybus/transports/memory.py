@@ -25,44 +25,31 @@ HIGH_FRAMES: Final = 256
 """Frames or bytes in transit above which `pause_writing` is called. Once all are delivered, `resume_writing` is called."""
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class MemoryTransport:
     """Transport for one end of an in-process connection."""
 
-    __slots__ = (
-        "_bytes",
-        "_deaf",
-        "_host",
-        "_inbox",
-        "_last",
-        "_other",
-        "_over",
-        "_paused",
-        "_receiver",
-        "_scheduled",
-        "address",
-        "max_frame",
-    )
-
+    _host: Host
+    address: str
     name = "memory"
     hops = 0
+    max_frame: int = field(init=False)
+    _other: MemoryTransport | None = field(default=None, init=False)
+    _receiver: Receiver | None = field(default=None, init=False)
+    # Undelivered frames from the other end, and their total size.
+    _inbox: list[bytes] = field(factory=list, init=False)
+    _bytes: int = field(default=0, init=False)
+    _scheduled: bool = field(default=False, init=False)
+    # True while the other end's inbox is full.
+    _paused: bool = field(default=False, init=False)
+    # True while reading is paused.
+    _deaf: bool = field(default=False, init=False)
+    # True after the end. The receiver gets `_last` once the inbox is empty.
+    _over: bool = field(default=False, init=False)
+    _last: Closed | None = field(default=None, init=False)
 
-    def __init__(self, host: Host, address: str) -> None:
-        self.address: str = address
-        self.max_frame: int = host.limits.message
-        self._host = host
-        self._other: MemoryTransport | None = None
-        self._receiver: Receiver | None = None
-        # Undelivered frames from the other end, and their total size.
-        self._inbox: list[bytes] = []
-        self._bytes = 0
-        self._scheduled = False
-        # True while the other end's inbox is full.
-        self._paused = False
-        # True while reading is paused.
-        self._deaf = False
-        # True after the end. The receiver gets `_last` once the inbox is empty.
-        self._over = False
-        self._last: Closed | None = None
+    def __attrs_post_init__(self) -> None:
+        self.max_frame = self._host.limits.message
 
     def join(self, other: MemoryTransport) -> None:
         self._other, other._other = other, self

@@ -14,8 +14,9 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import anyio
+from attrs import define, field
 
-from ..._util.event_loop import running_loop
+from ..._util.event_loop import Loop, running_loop
 from ..._util.logs import log_fields
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver, ReceiverFeatures
@@ -51,74 +52,39 @@ def socket_of(receive: Receive) -> Socket | None:
     return socket if all(callable(getattr(socket, name, None)) for name in wanted) else None
 
 
+@define(eq=False, repr=False)
 class AsgiTransport:
-    __slots__ = (
-        "_buffered",
-        "_cancel_timer",
-        "_goodbye",
-        "_host",
-        "_loop",
-        "_paused",
-        "_pending",
-        "_reads",
-        "_receiver",
-        "_scope",
-        "_send",
-        "_sent",
-        "_size",
-        "_socket",
-        "_state",
-        "_stuck_at",
-        "_stuck_since",
-        "_taking",
-        "_text",
-        "_waiter",
-        "_why",
-        "address",
-        "max_frame",
-        "name",
-    )
-
+    name: str
+    address: str
+    _host: Host
+    _send: Send
+    _socket: Socket | None
+    _reads: AbstractSet[Literal["text", "binary"]] = field(kw_only=True, alias="reads")
+    _writes: Literal["text", "binary"] = field(kw_only=True, alias="writes")
     hops = 0
+    max_frame: int = field(init=False)
+    _loop: Loop = field(factory=running_loop, init=False)
+    _state: TransportState = field(default=TransportState.OPEN, init=False)
+    _receiver: Receiver | None = field(default=None, init=False)
+    _why: Closed | None = field(default=None, init=False)
+    # Frames waiting for the server, and their total size, including the frame in progress.
+    _pending: deque[bytes] = field(factory=deque, init=False)
+    _size: int = field(default=0, init=False)
+    _paused: bool = field(default=False, init=False)
+    _goodbye: tuple[int, str] | None = field(default=None, init=False)
+    # Wakes the idle writing task.
+    _waiter: Any = field(default=None, init=False)
+    _scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    _cancel_timer: Callable[[], None] | None = field(default=None, init=False)
+    # Frames that the server has accepted, its last known buffer size, and the start of a stall.
+    _sent: int = field(default=0, init=False)
+    _taking: int = field(default=0, init=False)  # size of the frame in progress
+    _buffered: int = field(default=0, init=False)
+    _stuck_at: int = field(default=0, init=False)
+    _stuck_since: float | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        name: str,
-        address: str,
-        host: Host,
-        send: Send,
-        socket: Socket | None,
-        *,
-        reads: AbstractSet[Literal["text", "binary"]],
-        writes: Literal["text", "binary"],
-    ) -> None:
-        self.name: str = name
-        self.address: str = address
-        self.max_frame: int = host.limits.message
-        self._host = host
-        self._send = send
-        self._socket = socket
-        self._reads = reads
-        self._text = writes == "text"
-        self._loop = running_loop()
-        self._state = TransportState.OPEN
-        self._receiver: Receiver | None = None
-        self._why: Closed | None = None
-        # Frames waiting for the server, and their total size, including the frame in progress.
-        self._pending: deque[bytes] = deque()
-        self._size = 0
-        self._paused = False
-        self._goodbye: tuple[int, str] | None = None
-        # Wakes the idle writing task.
-        self._waiter: Any = None
-        self._scope = anyio.CancelScope()
-        self._cancel_timer: Callable[[], None] | None = None
-        # Frames that the server has accepted, its last known buffer size, and the start of a stall.
-        self._sent = 0
-        self._taking = 0  # size of the frame in progress
-        self._buffered = 0
-        self._stuck_at = 0
-        self._stuck_since: float | None = None
+    def __attrs_post_init__(self) -> None:
+        self.max_frame = self._host.limits.message
 
     # -- plugins.Transport
 
@@ -230,7 +196,7 @@ class AsgiTransport:
                 while pending:
                     frame = pending.popleft()
                     self._taking = len(frame)
-                    if self._text:
+                    if self._writes == "text":
                         await self._send({"type": "websocket.send", "text": frame.decode()})
                     else:
                         await self._send({"type": "websocket.send", "bytes": frame})

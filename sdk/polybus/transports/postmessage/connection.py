@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal
 
 import msgspec
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver
@@ -99,6 +99,7 @@ class _State(enum.Enum):
     OVER = 3
 
 
+@define(eq=False, repr=False)
 class PortConnection:
     """A transport over a message port.
 
@@ -106,82 +107,46 @@ class PortConnection:
     pings and a goodbye.
     """
 
-    __slots__ = (
-        "_ack_at",
-        "_acked",
-        "_bytes",
-        "_count",
-        "_deaf",
-        "_early",
-        "_first",
-        "_heard",
-        "_heard_at",
-        "_host",
-        "_over",
-        "_paused",
-        "_pinged_at",
-        "_port",
-        "_post",
-        "_reads",
-        "_receiver",
-        "_size",
-        "_sizes",
-        "_state",
-        "_stuck_at",
-        "_stuck_since",
-        "_text",
-        "_unacked_bytes",
-        "address",
-        "ended",
-        "max_frame",
-        "ours",
-    )
-
+    _port: MessagePort
+    _host: Host
+    _reads: frozenset[Literal["text", "binary"]]
+    _writes: Literal["text", "binary"]
+    _first: Callable[[Hello | None], None] | None
+    """Called once: with the other end's greeting, or with `None` for a frame or the end of the connection."""
+    _over: Callable[[], None] = lambda: None
     name = "port"
     hops = 0
+    address: str = field(init=False)
+    max_frame: int = field(init=False)
+    ours: bool = field(init=False)
+    ended: Closed | None = field(default=None, init=False)
+    _state: _State = field(default=_State.GREETING, init=False)
+    _receiver: Receiver | None = field(default=None, init=False)
+    # Frames received before `start` or while paused.
+    _early: list[bytes] = field(factory=list, init=False)
+    _deaf: bool = field(default=False, init=False)
+    # Input: number of data messages, when to acknowledge next, unacknowledged bytes, and bytes in `_early`.
+    _count: int = field(default=0, init=False)
+    _ack_at: int = field(default=ACK_FRAMES, init=False)
+    _unacked_bytes: int = field(default=0, init=False)
+    _bytes: int = field(default=0, init=False)
+    # Output: sizes of unacknowledged messages.
+    _sizes: deque[int] = field(factory=deque, init=False)
+    _size: int = field(default=0, init=False)
+    _acked: int = field(default=0, init=False)
+    _paused: bool = field(default=False, init=False)
+    _stuck_at: int = field(default=0, init=False)
+    _stuck_since: float | None = field(default=None, init=False)
+    # Liveness: True if input arrived since the last tick, and the time when a tick last noticed input.
+    _heard: bool = field(default=True, init=False)
+    _heard_at: float = field(init=False)
+    _pinged_at: float | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        port: MessagePort,
-        host: Host,
-        reads: frozenset[Literal["text", "binary"]],
-        writes: Literal["text", "binary"],
-        first: Callable[[Hello | None], None],
-        over: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.address: str = port.info.address
-        self.max_frame: int = host.limits.message
-        self._port = port
-        self._post = port.post
-        self._host = host
-        self._reads = reads
-        self._text = writes == "text"
-        self._first: Callable[[Hello | None], None] | None = first
-        """Called once: with the other end's greeting, or with `None` for a frame or the end of the connection."""
-        self._over = over
-        self._state = _State.GREETING
-        self.ours: bool = port.info.epoch is not None
-        self.ended: Closed | None = None
-        self._receiver: Receiver | None = None
-        # Frames received before `start` or while paused.
-        self._early: list[bytes] = []
-        self._deaf = False
-        # Input: number of data messages, when to acknowledge next, unacknowledged bytes, and bytes in `_early`.
-        self._count = 0
-        self._ack_at = ACK_FRAMES
-        self._unacked_bytes = 0
-        self._bytes = 0
-        # Output: sizes of unacknowledged messages.
-        self._sizes: deque[int] = deque()
-        self._size = 0
-        self._acked = 0
-        self._paused = False
-        self._stuck_at = 0
-        self._stuck_since: float | None = None
-        # Liveness: True if input arrived since the last tick, and the time when a tick last noticed input.
-        self._heard = True
-        self._heard_at = host.time()
-        self._pinged_at: float | None = None
+    def __attrs_post_init__(self) -> None:
+        info = self._port.info
+        self.address, self.ours = info.address, info.epoch is not None
+        self.max_frame = self._host.limits.message
+        self._heard_at = self._host.time()
 
     # -- the beginning ---------------------------------------------------------------------------------------------------
 
@@ -233,11 +198,11 @@ class PortConnection:
         else:
             self._acked += 1
         try:
-            if self._text:
+            if self._writes == "text":
                 text = frame.decode("utf-8", "surrogatepass")
-                self._post(text if text[:1] != MARK else MARK + text)
+                self._port.post(text if text[:1] != MARK else MARK + text)
             else:
-                self._post(frame)
+                self._port.post(frame)
         except Exception as error:  # a port is foreign code
             self._fail(error)
         if not self._paused and (self._size > HIGH_BYTES or len(self._sizes) > HIGH_FRAMES):
@@ -248,7 +213,7 @@ class PortConnection:
 
     def _tell(self, text: str) -> None:
         try:
-            self._post(text)
+            self._port.post(text)
         except Exception as error:  # a port is foreign code
             self._fail(error)
 

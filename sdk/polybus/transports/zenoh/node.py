@@ -46,11 +46,9 @@ class _Latest:
     came_by: set[str] = field(factory=set)
 
 
+@define(eq=False, repr=False)
 class Copies:
-    __slots__ = ("_latest",)
-
-    def __init__(self) -> None:
-        self._latest: dict[int, _Latest] = {}
+    _latest: dict[int, _Latest] = field(factory=dict, init=False)
 
     def is_first(self, expression: str, sample: Sample) -> bool:
         """Return True for the first copy of a sample. Runs in Zenoh's thread.
@@ -111,20 +109,18 @@ class _Queue:
         return sample
 
 
+@define(eq=False, repr=False)
 class Inbox:
     """Queue of samples on their way to the event loop.
 
     `wake` is called from any thread for the first sample. The event loop must then call `take`.
     """
 
-    __slots__ = ("_lock", "_lost", "_queues", "_wake", "_woken")
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake: Final = wake
-        self._lock: Final = Lock()
-        self._queues: Final = tuple(_Queue() for _ in range(LEVELS))
-        self._lost = 0
-        self._woken = False
+    _wake: Callable[[], None]
+    _lock: Lock = field(factory=Lock, init=False)
+    _queues: tuple[_Queue, ...] = field(factory=lambda: tuple(_Queue() for _ in range(LEVELS)), init=False)
+    _lost: int = field(default=0, init=False)
+    _woken: bool = field(default=False, init=False)
 
     def add(self, sender: str, sample: Sample) -> None:
         """Queue a sample. Can be called from any thread."""
@@ -172,6 +168,7 @@ LANE_SAMPLES: Final = 4096
 """Maximum number of outgoing samples of one priority. New ones are dropped if they exceed this number or `MOST_BYTES`."""
 
 
+@define(eq=False, repr=False)
 class Lane:
     """Queue of the outgoing samples of one priority.
 
@@ -179,32 +176,17 @@ class Lane:
     other lanes can continue. `put` may block, but never raises. The lane's thread calls `eased` when it is no longer `full`.
     """
 
-    __slots__ = (
-        "_bytes",
-        "_eased",
-        "_executor",
-        "_full",
-        "_level",
-        "_lock",
-        "_put",
-        "_running",
-        "_samples",
-        "_written",
-        "_written_before",
-    )
-
-    def __init__(self, level: int, put: Callable[[Sample], None], eased: Callable[[], None]) -> None:
-        self._level: Final = level
-        self._put: Final = put
-        self._eased: Final = eased
-        self._executor: ThreadPoolExecutor | None = None
-        self._lock: Final = Lock()
-        self._samples: deque[Sample] = deque()
-        self._bytes = 0
-        self._running = False
-        self._full = False
-        self._written = 0
-        self._written_before = -1
+    _level: int
+    _put: Callable[[Sample], None]
+    _eased: Callable[[], None]
+    _executor: ThreadPoolExecutor | None = field(default=None, init=False)
+    _lock: Lock = field(factory=Lock, init=False)
+    _samples: deque[Sample] = field(factory=deque, init=False)
+    _bytes: int = field(default=0, init=False)
+    _running: bool = field(default=False, init=False)
+    _full: bool = field(default=False, init=False)
+    _written: int = field(default=0, init=False)
+    _written_before: int = field(default=-1, init=False)
 
     @property
     def waiting(self) -> int:

@@ -185,6 +185,7 @@ _TOO_MUCH_IN: Final = "input exceeded the limit of its priority or sender"
 _TOO_MUCH_OUT: Final = "output exceeded the limit of its priority: a subscriber on the fabric does not read"
 
 
+@define(eq=False, repr=False)
 class ZenohTransport:
     """Transport over a Zenoh session.
 
@@ -192,52 +193,34 @@ class ZenohTransport:
     the last other node disconnects.
     """
 
-    __slots__ = (
-        "_address",
-        "_closing_at",
-        "_deaf",
-        "_declared",
-        "_dialled",
-        "_fabric",
-        "_hears",
-        "_host",
-        "_jobs",
-        "_lost",
-        "_paused",
-        "_receiver",
-        "_state",
-        "_why",
-        "address",
-        "ended",
-        "filters",
-        "max_frame",
-        "node",
-    )
-
+    _address: ZenohAddress
+    _fabric: Fabric
+    _host: Host
+    _dialled: bool = field(kw_only=True, alias="dialled")
+    filters: Sequence[str] = field(default=(), kw_only=True)
+    """The filters of the most recent declaration."""
     name = "zenoh"
     hops = 0
+    address: str = field(init=False)
+    max_frame: int = field(init=False)
+    node: ZenohNode = field(init=False)
+    ended: anyio.Event = field(factory=anyio.Event, init=False)
+    _receiver: Receiver | None = field(default=None, init=False)
+    _state: TransportState = field(default=TransportState.OPEN, init=False)
+    _why: Closed | None = field(default=None, init=False)
+    _closing_at: float = field(default=0.0, init=False)
+    _paused: bool = field(default=False, init=False)
+    _deaf: bool = field(default=False, init=False)
+    _hears: bool = field(default=False, init=False)
+    """True once the session has declared its filters."""
+    _declared: anyio.Event | None = field(default=None, init=False)
+    _jobs: int = field(default=0, init=False)
+    _lost: int = field(default=0, init=False)
 
-    def __init__(
-        self, address: ZenohAddress, fabric: Fabric, host: Host, *, dialled: bool, filters: Sequence[str] = ()
-    ) -> None:
-        self.address: str = f"zenoh {address.shown}"
-        self.max_frame: int = host.limits.message
-        self._address, self._host, self._fabric, self._dialled = address, host, fabric, dialled
-        self.node: ZenohNode = ZenohNode(fabric.sender, host.limits.message, self._arrived, self._eased, self._alone)
-        self.ended: anyio.Event = anyio.Event()
-        self.filters: Sequence[str] = filters
-        """The filters of the most recent declaration."""
-        self._receiver: Receiver | None = None
-        self._state = TransportState.OPEN
-        self._why: Closed | None = None
-        self._closing_at = 0.0
-        self._paused = False
-        self._deaf = False
-        self._hears = False
-        """True once the session has declared its filters."""
-        self._declared: anyio.Event | None = None
-        self._jobs = 0
-        self._lost = 0
+    def __attrs_post_init__(self) -> None:
+        self.address = f"zenoh {self._address.shown}"
+        largest = self.max_frame = self._host.limits.message
+        self.node = ZenohNode(self._fabric.sender, largest, self._arrived, self._eased, self._alone)
 
     async def open(self, *, serves: bool) -> None:
         """Open the session with a new protocol session's filters. If this raises a `zenoh.ZError`, the transport has ended."""
