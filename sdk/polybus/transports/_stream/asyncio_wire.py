@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from anyio.lowlevel import RunVar
+from attrs import define, field
 
 from ...plugins import Host
 from ...plugins.connections import HIGH_WATER, LOW_WATER
 from ..sockets import Signs, keep_short, signs_of, tune
-from .wire import BURST, BURST_PARTS, LEAST, WireUser, rations_here
+from .wire import BURST, BURST_PARTS, LEAST, Rations, WireUser, rations_here
 
 _READ_SIZE: Final = 32 * 1024
 """Bytes to read and handle at a time. Thousands of messages would not fit into the CPU caches."""
@@ -34,57 +35,38 @@ def _buffer_of_this_loop() -> memoryview:
     return buffer
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class AsyncioWire(asyncio.BufferedProtocol):
-    __slots__ = (
-        "_buffer",
-        "_corked",
-        "_filled",
-        "_handed",
-        "_held_back",
-        "_loop",
-        "_lost",
-        "_paused",
-        "_pending",
-        "_queued",
-        "_rations",
-        "_read",
-        "_stash",
-        "_transport",
-        "_turn",
-        "_user",
-        "address",
-        "alone",
-        "burst",
-        "shut",
-    )
+    address: str = ""
+    _loop: asyncio.AbstractEventLoop = field(factory=asyncio.get_running_loop, init=False)
+    _buffer: memoryview = field(factory=_buffer_of_this_loop, init=False)
+    _rations: Rations = field(init=False)
+    _transport: asyncio.Transport | None = field(default=None, init=False)
+    _user: WireUser | None = field(default=None, init=False)
+    # Output not passed to the event loop's transport yet, and its size.
+    _pending: list[bytes] = field(factory=list, init=False)
+    _queued: int = field(default=0, init=False)
+    # Total bytes passed to that transport.
+    _handed: int = field(default=0, init=False)
+    # Loop turn of the last `write_first` that was not queued.
+    _turn: int = field(default=-1, init=False)
+    shut: bool = field(default=False, init=False)
+    alone: bool = field(default=False, init=False)
+    burst: int = field(default=BURST, init=False)
+    # True while handling a chunk, which flushes at its end without a scheduled call.
+    _corked: bool = field(default=False, init=False)
+    _paused: bool = field(default=True, init=False)
+    _stash: list[bytes] | None = field(default=None, init=False)
+    # uvloop reads a socket many times per turn. Bytes read in this turn, or -1 on asyncio, which reads once; True after a
+    # full read; True if reading is held back until the next turn.
+    _read: int = field(init=False)
+    _filled: bool = field(default=False, init=False)
+    _held_back: bool = field(default=False, init=False)
+    _lost: tuple[Exception | None] | None = field(default=None, init=False)
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._buffer = _buffer_of_this_loop()
+    def __attrs_post_init__(self) -> None:
         self._rations = rations_here(self._loop.call_soon)
-        self._transport: asyncio.Transport | None = None
-        self._user: WireUser | None = None
-        self.address: str = ""
-        # Output not passed to the event loop's transport yet, and its size.
-        self._pending: list[bytes] = []
-        self._queued = 0
-        # Total bytes passed to that transport.
-        self._handed = 0
-        # Loop turn of the last `write_first` that was not queued.
-        self._turn = -1
-        self.shut: bool = False
-        self.alone: bool = False
-        self.burst: int = BURST
-        # True while handling a chunk, which flushes at its end without a scheduled call.
-        self._corked = False
-        self._paused = True
-        self._stash: list[bytes] | None = None
-        # uvloop reads a socket many times per turn. Bytes read in this turn, or -1 on asyncio, which reads once; True after a
-        # full read; True if reading is held back until the next turn.
         self._read = 0 if type(self._loop).__module__.partition(".")[0] == "uvloop" else -1
-        self._filled = False
-        self._held_back = False
-        self._lost: tuple[Exception | None] | None = None
 
     # -- what the event loop calls
 
@@ -284,8 +266,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
 async def open_wire(
     sock: socket.socket, address: str, host: Host, tls: ssl.SSLContext | None, server_name: str | None
 ) -> AsyncioWire:
-    limits, loop, wire = host.limits, asyncio.get_running_loop(), AsyncioWire()
-    wire.address = address
+    limits, loop, wire = host.limits, asyncio.get_running_loop(), AsyncioWire(address)
     times = {"ssl_handshake_timeout": limits.handshake_timeout, "ssl_shutdown_timeout": limits.close_timeout}
     options: dict[str, Any] = {} if tls is None else {"ssl": tls, **times}
     try:

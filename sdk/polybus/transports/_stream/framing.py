@@ -16,6 +16,8 @@ import sys
 from abc import ABC, abstractmethod
 from typing import ClassVar, Final
 
+from attrs import define, field
+
 from ...plugins import Closed
 from ...plugins.close_codes import MAX_REASON, closed_by_peer, cut_reason
 from ...speedups import native
@@ -34,6 +36,7 @@ _TLS: Final = (b"\x15\x03", b"\x16\x03")
 _SMALL: Final = 4096
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class Framer(ABC):
     """Splits the input of one connection into frames, without I/O.
 
@@ -41,18 +44,15 @@ class Framer(ABC):
     If `ends_with_goodbye` is set, the local side closes its half of the connection after sending a goodbye.
     """
 
-    __slots__ = ("_frame", "_head", "_limit", "broken", "empty_frames", "ended")
-
     ends_with_goodbye: ClassVar[bool]
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        # An incomplete header, or an incomplete frame.
-        self._head = b""
-        self._frame: PartialFrame | None = None
-        self.ended: Closed | None = None
-        self.broken: Closed | None = None
-        self.empty_frames: int = 0
+    _limit: int
+    # An incomplete header, or an incomplete frame.
+    _head: bytes = field(default=b"", init=False)
+    _frame: PartialFrame | None = field(default=None, init=False)
+    ended: Closed | None = field(default=None, init=False)
+    broken: Closed | None = field(default=None, init=False)
+    empty_frames: int = field(default=0, init=False)
 
     @property
     @abstractmethod
@@ -107,16 +107,16 @@ def closing_frame(code: int, reason: str) -> bytes:
     return _CLOSE.pack(CLOSING, code, len(text)) + text
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class LengthFramer(Framer):
     """Framer for one side of a connection. Empty frames are keep-alives."""
 
-    __slots__ = ("_begun",)
-
     ends_with_goodbye: ClassVar[bool] = True
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(min(limit, sys.maxsize))
-        self._begun = False
+    _begun: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._limit = min(self._limit, sys.maxsize)
 
     def goodbye(self, code: int, reason: str) -> list[bytes]:
         return [closing_frame(code, reason)]

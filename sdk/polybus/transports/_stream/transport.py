@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from attrs import define, field
+
 from ...errors import TooLarge
 from ...plugins import Closed, FrameCutter, Host, Receiver, ReceiverFeatures, Transport
 from ...plugins.connections import SLOWEST, Pace, TransportState, call_later, write_stalled
@@ -31,59 +33,41 @@ class WireTransport(Transport, WireUser, Protocol): ...
 F = TypeVar("F", bound=Framer)
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class StreamTransport(ABC, Generic[F]):
     """Base class for transports that run over a `Wire`. It handles startup, shutdown and timeouts.
 
     Instead of a timer per frame, `tick` checks liveness about once a second, so a limit may be exceeded by a second.
     """
 
-    __slots__ = (
-        "_cancel_timer",
-        "_deaf",
-        "_early",
-        "_flood_since",
-        "_framer",
-        "_heard",
-        "_heard_at",
-        "_host",
-        "_pace",
-        "_paused",
-        "_receiver",
-        "_state",
-        "_stuck_at",
-        "_stuck_since",
-        "_why",
-        "_wire",
-        "max_frame",
-        "name",
-    )
-
+    name: str
+    _wire: Wire
+    _host: Host
+    _framer: F
     hops = 0
+    max_frame: int = field(init=False)
+    _state: TransportState = field(default=TransportState.OPEN, init=False)
+    _receiver: Receiver | None = field(default=None, init=False)
+    # Frames received before `start`, then None.
+    _early: list[bytes] | None = field(factory=list, init=False)
+    _why: Closed | None = field(default=None, init=False)
+    _paused: bool = field(default=False, init=False)
+    # True while reading is paused.
+    _deaf: bool = field(default=False, init=False)
+    _cancel_timer: Callable[[], None] | None = field(default=None, init=False)
+    # Liveness: True if input arrived since the last tick, and the time when a tick last noticed input.
+    _heard: bool = field(default=True, init=False)
+    _heard_at: float = field(init=False)
+    # Pace of an incomplete frame, from the first tick that sees it.
+    _pace: Pace | None = field(default=None, init=False)
+    _flood_since: float = field(init=False)
+    # Writing: last progress of the system and the peer, and the start of a stall.
+    _stuck_at: tuple[int, int] = field(default=(0, 0), init=False)
+    _stuck_since: float | None = field(default=None, init=False)
 
-    def __init__(self, name: str, wire: Wire, host: Host, framer: F) -> None:
-        self.name: str = name
-        self._framer = framer
-        self.max_frame: int = host.limits.message
-        self._wire = wire
-        self._host = host
-        self._state = TransportState.OPEN
-        self._receiver: Receiver | None = None
-        # Frames received before `start`, then None.
-        self._early: list[bytes] | None = []
-        self._why: Closed | None = None
-        self._paused = False
-        # True while reading is paused.
-        self._deaf = False
-        self._cancel_timer: Callable[[], None] | None = None
-        # Liveness: True if input arrived since the last tick, and the time when a tick last noticed input.
-        self._heard = True
-        self._heard_at = host.time()
-        # Pace of an incomplete frame, from the first tick that sees it.
-        self._pace: Pace | None = None
-        self._flood_since = self._heard_at
-        # Writing: last progress of the system and the peer, and the start of a stall.
-        self._stuck_at = (0, 0)
-        self._stuck_since: float | None = None
+    def __attrs_post_init__(self) -> None:
+        self.max_frame = self._host.limits.message
+        self._heard_at = self._flood_since = self._host.time()
 
     @property
     def address(self) -> str:

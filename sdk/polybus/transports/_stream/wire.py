@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from anyio.lowlevel import RunVar
+from attrs import define, field
 
 from ..sockets import Signs
 
@@ -111,6 +112,7 @@ LEAST: Final = 2 * 1024
 """Minimum bytes to read per connection."""
 
 
+@define(eq=False)
 class Rations:
     """Limits how many bytes each connection may read per event-loop iteration.
 
@@ -119,15 +121,12 @@ class Rations:
     Other connections and a single busy connection are not affected.
     """
 
-    __slots__ = ("_call_soon", "_hungry", "_read", "_share", "size")
-
-    def __init__(self, call_soon: Callable[..., Any]) -> None:
-        self._call_soon = call_soon
-        self._hungry = 0
-        self._read = 0
-        self._share = RATION
-        self.size: int = RATION
-        """Maximum bytes for the next read."""
+    _call_soon: Callable[..., Any]
+    _hungry: int = field(default=0, init=False)
+    _read: int = field(default=0, init=False)
+    _share: int = field(default=RATION, init=False)
+    size: int = field(default=RATION, init=False)
+    """Maximum bytes for the next read."""
 
     def filled(self, size: int, *, again: bool = False) -> None:
         """Record a read that filled the buffer of `size` bytes. Set `again` if the connection already had one this turn."""

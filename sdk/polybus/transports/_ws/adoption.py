@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import GeneratorType
 from typing import Any, Final
 
+from attrs import define, field
 from websockets.protocol import OPEN
 
 from .._stream.asyncio_wire import AsyncioWire
@@ -42,6 +43,7 @@ _RESTARTS: Final = 1012
 """Close code that uvicorn sends on shutdown."""
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class AdoptedWire(AsyncioWire):
     """A connection taken over from uvicorn. It stays in the server's set of connections until it is closed.
 
@@ -49,14 +51,10 @@ class AdoptedWire(AsyncioWire):
     bus's context, in which anyio finds its event loop.
     """
 
-    __slots__ = ("_connections", "_context", "_goodbye", "_waiter")
-
-    def __init__(self, connections: set[Any]) -> None:
-        super().__init__()
-        self._connections = connections
-        self._context = contextvars.Context()
-        self._goodbye: Callable[[int], None] | None = None
-        self._waiter: asyncio.Future[None] | None = None
+    _connections: set[Any] = field(kw_only=True, alias="connections")
+    _context: contextvars.Context = field(factory=contextvars.Context, init=False)
+    _goodbye: Callable[[int], None] | None = field(default=None, init=False)
+    _waiter: asyncio.Future[None] | None = field(default=None, init=False)
 
     def serve(self, user: WireUser, goodbye: Callable[[int], None]) -> None:
         """Attach the permanent user, in the context of this call."""
@@ -164,8 +162,7 @@ class UvicornWebSocket:
         transport: asyncio.Transport = protocol.transport
         protocol.stop_keepalive()
         transport.pause_reading()  # uvloop reads into the buffers of the protocol at the start of reading
-        wire = AdoptedWire(protocol.connections)
-        wire.address = address
+        wire = AdoptedWire(address, connections=protocol.connections)
         transport.set_protocol(asyncio.Protocol())  # uvloop keeps a method of the last one that isn't a `BufferedProtocol`
         transport.set_protocol(wire)
         wire.connection_made(transport)

@@ -61,10 +61,6 @@ class WebSocketFramer(Framer):
     # The TCP connection ends after the peer's closing frame or a time-out.
     ends_with_goodbye: ClassVar[bool] = False
 
-    ended: Closed | None
-    broken: Closed | None
-    empty_frames: int
-
     def __init__(
         self, *, server: bool, limit: int, reads: AbstractSet[Literal["text", "binary"]], writes: Literal["text", "binary"]
     ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from attrs import define, field
+
 from ...plugins import Closed, DialOptions, Framing, FramingFeatures, Host, ListenOptions
 from ...plugins.connections import TransportState
 from .._stream.transport import StreamTransport, how_it_broke
@@ -14,6 +16,7 @@ from .framing import WebSocketFramer
 _LARGE: Final = 64 * 1024
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class WebSocketTransport(StreamTransport[WebSocketFramer]):
     """Transport over a WebSocket connection, one message per frame.
 
@@ -23,13 +26,9 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
     is stuck behind that frame. An unsolicited pong about once a second then keeps the sender from timing out.
     """
 
-    __slots__ = ("_ping", "_pinged_at")
-
-    def __init__(self, name: str, wire: Wire, host: Host, framer: WebSocketFramer) -> None:
-        super().__init__(name, wire, host, framer)
-        # The unanswered ping.
-        self._pinged_at: float | None = None
-        self._ping: PingProgress | None = None
+    # The unanswered ping.
+    _pinged_at: float | None = field(default=None, init=False)
+    _ping: PingProgress | None = field(default=None, init=False)
 
     def send(self, frame: bytes) -> None:
         if len(frame) > self.max_frame:
