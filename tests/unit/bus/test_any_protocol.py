@@ -17,6 +17,7 @@ from polybus import (
     Disconnected,
     Forbidden,
     Identity,
+    Message,
     NoHandler,
     Peer,
     RequestCancelled,
@@ -24,7 +25,7 @@ from polybus import (
     method,
 )
 from polybus.protocols import Ubre
-from polybus.testing.contract._base import Contract, Endless, eventually, ground_of, suite, take
+from polybus.testing.contract._base import Contract, Endless, eventually, ground_of, let_expire, suite, take
 from polybus.testing.contract.links import named
 from tests.loops import both_backends  # noqa: F401  # the fixture `anyio_backend`
 
@@ -237,6 +238,131 @@ class AnyProtocol(Contract):
                 group.start_soon(client.aclose)
                 with pytest.raises(Disconnected):
                     await anext(today)
+
+    async def test_an_enclosing_scope_times_out_and_stops_the_handler(self) -> None:
+        handler = Endless()
+        async with self.handling(handler.endless) as (_, client, subject):
+
+            async def ask(seconds: float) -> None:
+                with anyio.move_on_after(seconds) as scope:
+                    await client.request(subject)
+                assert scope.cancelled_caught
+                raise TimeoutError
+
+            await let_expire(ask, handler.started.is_set)
+            await handler.stopped.wait()
+            await eventually(lambda: client.stats().pending == 0)
+
+    async def test_a_wildcard_subscription_receives_only_what_authorize_allows(self) -> None:
+        asked: list[Any] = []
+
+        def decide(peer: Peer, verb: str, subject: Any) -> bool:
+            asked.append((verb, subject))
+            return verb == "subscribe" or subject == self.subject("news.open")
+
+        bus = Bus(authorize=decide)
+        async with self.joined(bus) as client, client.subscribe(self.subject(">")) as everything:
+            for number in range(3):
+                await bus.publish(self.subject("news.secret"), number)
+                await bus.publish(self.subject("news.open"), number)
+            assert await take(everything, 3) == [0, 1, 2]
+            assert len(everything) == 0
+        assert asked.count(("deliver", self.subject("news.open"))) == 1  # cached per peer and subject
+
+    async def test_changes_to_a_publication_are_invisible_to_other_readers(self) -> None:
+        bus, subject, order = Bus(), self.subject("news.today"), {"items": [1]}
+        handled: list[Any] = []
+        all_handled = anyio.Event()
+
+        async def clear(body: Any, message: Message) -> None:
+            handled.append([*body["items"]])
+            body["items"].clear()
+            message.attributes["mine"] = True
+            if len(handled) == 4:
+                all_handled.set()
+
+        bus.on(subject)(clear)
+        bus.on(subject)(clear)
+        async with self.joined(bus) as client, bus.subscribe(subject) as one, bus.subscribe(subject, returns=dict) as two:
+            for publisher in (client, bus):
+                await publisher.publish(subject, order)
+                for news in (one, two):
+                    message = await anext(news)
+                    assert message.body == order
+                    assert "mine" not in message.attributes
+                    message.body["items"].append(2)
+            await all_handled.wait()
+        assert handled == [[1]] * 4
+
+    async def test_a_client_with_several_server_subscriptions_sends_a_publication_once(self) -> None:
+        news = self.subject("news.today")
+        async with self.meeting() as (bus, [client], [peer], settled):
+            async with peer.subscribe(news) as one, peer.subscribe(news) as two, bus.subscribe(news) as three:
+                await settled()
+                before = client.stats().sent
+                await client.publish(news, 1)
+                assert client.stats().sent == before + 1
+                await settled()
+                assert [await take(each, 1) for each in (one, two, three)] == [[1], [1], [1]]
+                assert len(one) == len(two) == len(three) == 0
+
+    async def test_a_subscription_to_the_server_is_withdrawn_when_its_last_reader_leaves(self) -> None:
+        news = self.subject("news.today")
+        async with self.meeting() as (bus, [client], _, settled):
+            (server,) = client.peers
+            async with server.subscribe(news) as first, server.subscribe(news) as second:
+                await client.publish(news, "the bus's own")
+                await bus.publish(news, 1)
+                message = await anext(first)
+                assert (message.body, message.peer) == (1, server)
+                assert await take(second, 1) == [1]
+            await settled()
+            before = client.stats().received
+            await bus.publish(news, 2)
+            await settled()
+            assert client.stats().received == before + 1  # only the answer
+
+    async def test_subscriptions_to_one_peer_and_to_all_do_not_disturb_each_other(self) -> None:
+        news = self.subject("news.today")
+        async with self.meeting() as (bus, [client], _, settled):
+            (server,) = client.peers
+            async with client.subscribe(news) as all_of_them:
+                async with server.subscribe(news) as one:
+                    await bus.publish(news, 1)
+                    assert await take(all_of_them, 1) == await take(one, 1) == [1]
+                await settled()
+                await bus.publish(news, 2)
+                assert await take(all_of_them, 1) == [2]
+            async with server.subscribe(news) as one:
+                async with client.subscribe(news):
+                    pass
+                await settled()
+                await bus.publish(news, 3)
+                assert await take(one, 1) == [3]
+            await settled()
+            before = client.stats().received
+            await bus.publish(news, 4)
+            await settled()
+            assert client.stats().received == before + 1
+
+    async def test_authorize_decides_about_subscriptions_to_one_peer(self) -> None:
+        asked: list[Any] = []
+        secret, news = self.subject("secret.plan"), self.subject("news.today")
+
+        def decide(peer: Peer, verb: str, subject: Any) -> bool:
+            asked.append((verb, subject))
+            return bool(subject != secret)
+
+        bus = Bus()
+        async with self.joined(bus, Bus(authorize=decide)) as client:
+            (peer,) = bus.peers
+            with pytest.raises(Forbidden):
+                async with peer.subscribe(secret):
+                    raise AssertionError("entered")
+            async with peer.subscribe(news) as today:
+                await client.publish(news, 1)
+                assert await take(today, 1) == [1]
+        assert [subject for verb, subject in asked if verb == "subscribe"] == [secret, news]
 
 
 _MEMBERS = {"make": staticmethod(Ubre), "ground": staticmethod(ground_of("memory")), "subject": staticmethod(str)}

@@ -267,20 +267,6 @@ class DeadlineContract(Contract):
             assert 0 < left <= ttl_ + 1e-6
             assert ttl_ <= 20
 
-    async def test_an_enclosing_scope_times_out_and_stops_the_handler(self) -> None:
-        handler = Endless()
-        async with self.handling(handler.endless) as (_, client, subject):
-
-            async def ask(seconds: float) -> None:
-                with anyio.move_on_after(seconds) as scope:
-                    await client.request(subject)
-                assert scope.cancelled_caught
-                raise TimeoutError
-
-            await let_expire(ask, handler.started.is_set)
-            await handler.stopped.wait()
-            await eventually(lambda: client.stats().pending == 0)
-
     @needs("deadlines")
     async def test_a_nested_request_inherits_the_deadline_of_the_handler(self) -> None:
         bus, client = Bus(), Bus()
