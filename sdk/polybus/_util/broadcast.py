@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
+from .event_loop import Notifier
+
 KEPT = 4096
 """Maximum size in bytes of a body that an event contains, because a reader may have a thousand unread events."""
 _SIZE = 1000
@@ -21,12 +23,12 @@ class EventHub(Struct, Generic[Event], eq=False):
     """Passes events to all readers."""
 
     _waiter: Callable[[], Any]
-    """Function that returns an awaitable. `_wake` completes the awaitable."""
+    """``waiter`` of the event loop, which may start later."""
     _wake: Callable[[Any], None]
     _streams: weakref.WeakSet[EventStream[Event]] = field(default_factory=weakref.WeakSet)
 
     def stream(self) -> EventStream[Event]:
-        stream: EventStream[Event] = EventStream(self._waiter, self._wake)
+        stream: EventStream[Event] = EventStream(Notifier(self._waiter, self._wake))
         self._streams.add(stream)
         return stream
 
@@ -53,11 +55,9 @@ class EventHub(Struct, Generic[Event], eq=False):
 class EventStream(AsyncIterator[Event]):
     """One reader's events. If more than 1,000 are unread, the oldest are dropped."""
 
-    def __init__(self, waiter: Callable[[], Any], wake: Callable[[Any], None]) -> None:
-        self._waiter = waiter
-        self._wake = wake
+    def __init__(self, changed: Notifier) -> None:
+        self._changed = changed
         self._queue: deque[Event] = deque(maxlen=_SIZE)
-        self._waiters: list[Any] = []
         self._closed = False
 
     def __len__(self) -> int:
@@ -65,26 +65,14 @@ class EventStream(AsyncIterator[Event]):
 
     def put(self, event: Event) -> None:
         self._queue.append(event)
-        self._wake_all()
+        self._changed.signal()
 
     def close(self) -> None:
         self._closed = True
-        self._wake_all()
-
-    def _wake_all(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            self._wake(waiter)
+        self._changed.signal()
 
     async def __anext__(self) -> Event:
-        while not self._queue:
-            if self._closed:
-                raise StopAsyncIteration
-            waiter = self._waiter()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+        await self._changed.until(lambda: self._closed or len(self._queue) > 0)
+        if not self._queue:
+            raise StopAsyncIteration
         return self._queue.popleft()

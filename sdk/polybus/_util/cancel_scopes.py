@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import ref
 
@@ -33,8 +32,7 @@ def effective_deadline(loop: Loop) -> Callable[[], float]:
         return _asyncio_walk(asyncio.get_running_loop())
     import trio
 
-    walk = _walk_over_statuses(trio.lowlevel.current_task)
-    return walk if _trio_agrees(trio.lowlevel.current_task) else trio.current_effective_deadline
+    return _checked(_walk_over_statuses(trio.lowlevel.current_task), trio.current_effective_deadline)
 
 
 def _asyncio_walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
@@ -44,7 +42,7 @@ def _asyncio_walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     except ImportError:
         return anyio.current_effective_deadline
     state_of = getattr(_task_states, "data", {}).get  # without the Python wrapper around the dictionary's own method
-    return _walk_over_tasks(state_of, loop) if _asyncio_agrees(state_of) else anyio.current_effective_deadline
+    return _checked(_walk_over_tasks(state_of, loop), anyio.current_effective_deadline)
 
 
 def _walk_over_tasks(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
@@ -77,11 +75,6 @@ def _walk_over_tasks(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: as
     return deadline
 
 
-@lru_cache(maxsize=1)  # once per process
-def _asyncio_agrees(state_of: Callable[[ref[asyncio.Task[Any]]], Any]) -> bool:
-    return _agree(_walk_over_tasks(state_of, asyncio.get_running_loop()))
-
-
 def _walk_over_statuses(current_task: Callable[[], Any]) -> Callable[[], float]:
     """Return a function that walks the scopes like trio, but with two fewer calls per scope."""
 
@@ -102,14 +95,8 @@ def _walk_over_statuses(current_task: Callable[[], Any]) -> Callable[[], float]:
     return deadline
 
 
-@lru_cache(maxsize=1)
-def _trio_agrees(current_task: Callable[[], Any]) -> bool:
-    return _agree(_walk_over_statuses(current_task))
-
-
-def _agree(deadline: Callable[[], float]) -> bool:
-    """Check that the result equals the library's, because its internals may have changed."""
-    official = anyio.current_effective_deadline
+def _checked(deadline: Callable[[], float], official: Callable[[], float]) -> Callable[[], float]:
+    """Return `deadline` if its results equal those of the library, whose internals may have changed, otherwise `official`."""
     soon = anyio.current_time() + 5000
     try:
         same = deadline() == official()
@@ -120,8 +107,8 @@ def _agree(deadline: Callable[[], float]) -> bool:
             inner.cancel()
             same = same and deadline() == official()
     except (AttributeError, TypeError):
-        return False
-    return same
+        same = False
+    return deadline if same else official
 
 
 async def to_the_end(function: Callable[..., Awaitable[T]], *args: Any) -> T:

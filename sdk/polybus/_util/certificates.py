@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -19,8 +19,10 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 EXPIRES_SOON: Final = timedelta(days=14)
 """Time before expiry at which to warn about a certificate. Certificates are usually renewed a month before they expire."""
 
-_UTC_TIME: Final = 0x17
-_VERSION: Final = 0xA0
+_TIME: Final = rb"(?:\x17\x0d|\x18\x0f)(\d{12,14}Z)"
+"""A UTCTime, or a GeneralizedTime, in DER."""
+_VALIDITY: Final = re.compile(rb"\x30." + _TIME + _TIME, re.DOTALL)
+"""The validity: a sequence of two times. Only the serial number, algorithm and issuer precede it in a certificate."""
 
 
 def warn_of_certificate(tls: ssl.SSLContext, url: str) -> None:
@@ -32,7 +34,7 @@ def warn_of_certificate(tls: ssl.SSLContext, url: str) -> None:
         return
     now = datetime.fromtimestamp(sources.get().wall_clock_ns() / 1e9, UTC)
     try:
-        begin, end = _validity(_shown_by(tls))
+        begin, end = map(_moment, _VALIDITY.findall(_shown_by(tls))[0])
     except Exception:  # clients report invalid certificates
         return
     fields = log_fields(address=url)
@@ -72,29 +74,8 @@ def _shown_by(tls: ssl.SSLContext) -> bytes:
     return here.getpeercert(binary_form=True) or b""
 
 
-def _validity(certificate: bytes) -> tuple[datetime, datetime]:
-    (_, begin, _), *_ = _values(certificate, 0, len(certificate))
-    (_, begin, end), *_ = _values(certificate, begin, len(certificate))  # the signed part
-    fields = [value for value in _values(certificate, begin, end) if value[0] != _VERSION]
-    _, begin, end = fields[3]  # after serial number, signature algorithm and issuer
-    first, last = _values(certificate, begin, end)
-    return _moment(certificate, first), _moment(certificate, last)
-
-
-def _values(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the tag, start and end of consecutive DER values."""
-    while at < end:
-        tag, size, at = data[at], data[at + 1], at + 2
-        if size & 0x80:  # long form of the length
-            width = size & 0x7F
-            size, at = int.from_bytes(data[at : at + width]), at + width
-        yield tag, at, at + size
-        at += size
-
-
-def _moment(data: bytes, value: tuple[int, int, int]) -> datetime:
-    tag, begin, end = value
-    text = data[begin:end].decode("ascii")
-    if tag == _UTC_TIME:  # with a two-digit year, as in RFC 5280
+def _moment(time: bytes) -> datetime:
+    text = time.decode("ascii")
+    if len(text) == len("YYMMDDhhmmssZ"):  # the century is as in RFC 5280
         text = f"{'20' if text < '50' else '19'}{text}"
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)

@@ -182,17 +182,19 @@ Loop: TypeAlias = AsyncioLoop | TrioLoop
 class Notifier:
     """Wakes tasks that are waiting for a condition."""
 
-    _loop: Loop
+    _waiter: Callable[[], Any]
+    """Function that returns an awaitable, such as `AsyncioLoop.waiter`. `_wake` completes the awaitable."""
+    _wake: Callable[[Any], None]
     waiting: list[Any] = field(factory=list, init=False)
 
     def signal(self) -> None:
         if self.waiting:
             waiting, self.waiting = self.waiting, []
             for waiter in waiting:
-                self._loop.wake(waiter)
+                self._wake(waiter)
 
     async def wait(self) -> None:
-        waiter = self._loop.waiter()
+        waiter = self._waiter()
         self.waiting.append(waiter)
         try:
             await waiter

@@ -79,7 +79,7 @@ class SendQueue:
         self.kept_bytes: int = 0
         self.last: WaitingMessage | None = None
         """Message that was added last, even if it has left the queue."""
-        self._room = Notifier(link.runtime.loop)
+        self._room = Notifier(link.runtime.loop.waiter, link.runtime.loop.wake)
 
     def __len__(self) -> int:
         return self._count

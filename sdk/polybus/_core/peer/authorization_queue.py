@@ -226,7 +226,7 @@ class OutboundAuthorization:
         self._box = SendQueue(link)
         self._deciding = MemoryBudget(link.runtime, share=link.share)
         self._entry: WaitingMessage | None = None
-        self._changed = Notifier(link.runtime.loop)
+        self._changed = Notifier(link.runtime.loop.waiter, link.runtime.loop.wake)
         """Signalled when a publication is sent or rejected, and at the end."""
 
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> WaitingMessage:

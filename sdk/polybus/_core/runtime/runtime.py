@@ -90,7 +90,7 @@ class Runtime:
         self.deadlines: DeadlineTimer = DeadlineTimer(self.loop)
         self.thread: int = get_ident()
         """Id of the event loop's thread, because asyncio's own check is slower."""
-        self.notifier: Notifier = Notifier(self.loop)
+        self.notifier: Notifier = Notifier(self.loop.waiter, self.loop.wake)
         """Signalled when a request, a publication's handler, an outbox or a link ends."""
         self.links: dict[Any, None] = {}
         self.backlogged: dict[Any, None] = {}
