@@ -10,16 +10,14 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 from urllib.parse import urlsplit
-
-from attrs import fields
 
 if TYPE_CHECKING:
     from attrs import Attribute
 
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _CONTROLS: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
@@ -112,29 +110,45 @@ def check_callable(value: Any, name: str, form: str, takes: int, **named: Any) -
         raise TypeError(f"{name}={shown(value)} must be a function, {form}, but it takes {signature}: {error}") from None
 
 
-def names_known(example: str) -> Callable[[type[T]], type[T]]:
-    """Class decorator for attrs: the constructor suggests the closest field name if a keyword argument is unknown."""
+def explains(
+    called: str, keywords: Mapping[str, str], *, example: str = "", most: int | None = None, positional: str = ""
+) -> Callable[[F], F]:
+    """Decorate the function `called` so that unknown arguments raise a `TypeError` with advice.
 
-    def decorate(kind: type[T]) -> type[T]:
-        made: Any = kind
-        init = made.__init__
-        names = [attribute.alias for attribute in fields(made)]
+    `keywords` has the advice for particular keywords. For any other, the advice is the closest known one or, if there is none,
+    all of them and `example`. With `most`, which counts ``self``, `positional` is the advice for additional positional
+    arguments. In it, ``{0!r}`` stands for the first additional argument.
+    """
 
-        @functools.wraps(init)
-        def checked(self: T, *args: Any, **given: Any) -> None:
-            for name in given:
-                if name not in names:
-                    from difflib import get_close_matches
+    def decorate(function: F) -> F:
+        code = function.__code__  # `inspect.signature` would slow the import
+        known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
-                    near = get_close_matches(name, names, 1)
-                    hint = f"did you mean {near[0]}=?" if near else f"there are {', '.join(names)}; for example {example}"
-                    raise TypeError(f"{kind.__name__} has no {name}=: {hint}")
-            init(self, *args, **given)
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for keyword in kwargs:
+                if keyword in keywords:
+                    raise TypeError(f"{called}() has no {keyword}=: {keywords[keyword]}")
+                if keyword not in known:
+                    raise TypeError(f"{called}() has no {keyword}=: {_meant(keyword, known, example)}")
+            if most is not None and len(args) > most:
+                raise TypeError(f"{called}() {positional.format(*args[most:])}")
+            return function(*args, **kwargs)
 
-        made.__init__ = checked
-        return kind
+        made: Any = call
+        return made  # type: ignore[no-any-return]  # so that type checkers see the original
 
     return decorate
+
+
+def _meant(keyword: str, known: Sequence[str], example: str) -> str:
+    from difflib import get_close_matches
+
+    names = [name for name in known if name not in ("self", "target")]
+    near = get_close_matches(keyword, names, n=1)
+    if near:
+        return f"did you mean {near[0]}=?"
+    return f"there are {', '.join(names)}" + (f"; for example {example}" if example else "")
 
 
 def check_origins(origins: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import Factory, field, frozen
 
-from ._validation import at_least, more_than_no_time, names_known
+from ._validation import at_least, explains, more_than_no_time
 
 __all__ = ["Limits"]
 
@@ -23,7 +23,6 @@ def _holds_a_message(limits: Limits, attribute: object, value: int) -> None:
         raise ValueError(f"payload={value} is less than message={limits.message}: a payload holds at least one message")
 
 
-@names_known("Limits(message=2**20)")
 @frozen(kw_only=True)
 class Limits:
     """Bounds on the resources of a bus, its links and its peers.
@@ -103,3 +102,6 @@ class Limits:
     """Time without input after a ping before the link is closed."""
     close_timeout: float = field(default=2.0, validator=more_than_no_time)
     """Time for closing one connection gracefully."""
+
+
+Limits.__init__ = explains("Limits", {}, example="Limits(message=2**20)")(Limits.__init__)  # type: ignore[method-assign]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import enum
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol
 
-from attrs import define, field, fields
+from attrs import define, field
 
 from .body import JSON, OCTETS, BodyFormat, read_body
 from .errors import Code, LocalProtocolError
@@ -279,7 +278,24 @@ class Message(Generic[T_co]):
         return found
 
     def __copy__(self) -> Message[T_co]:
-        return Message(*_fields_of(self))
+        return Message(
+            self.kind,
+            self.subject,
+            self.id,
+            self.raw,
+            self.format,
+            self.headers,
+            self.ttl,
+            self.code,
+            self.reply_to,
+            self.extras,
+            self.peer,
+            self.decoded,
+            self._shared,
+            self.expires,
+            self.answer_headers,
+            self.checked,
+        )
 
     def for_another(self) -> Message[T_co]:
         """Return an independent copy for another reader. Changes to one copy, even in the body, do not affect the other."""
@@ -307,6 +323,3 @@ class Message(Generic[T_co]):
     def __repr__(self) -> str:
         size = len(self.raw) if self.raw is not None else 0
         return f"<Message {self.kind.value} {self.subject!r} id={self.id!r} {size} bytes>"
-
-
-_fields_of: Final = attrgetter(*(each.name for each in fields(Message)))

@@ -135,21 +135,6 @@ def _seconds(meter: Meter, name: str, text: str) -> Histogram:
     return meter.create_histogram(name, "s", text, explicit_bucket_boundaries_advisory=_BOUNDARIES)
 
 
-@define
-class BoundedNames:
-    """Limits the number of distinct subjects, for the sake of backends. Further subjects are reported as `OTHER`."""
-
-    _known: set[str] = field(factory=set, init=False)
-
-    def of(self, subject: str | int) -> str:
-        name = str(subject)
-        if name not in self._known:
-            if len(self._known) >= MOST_NAMES:
-                return OTHER
-            self._known.add(name)
-        return name
-
-
 def type_of(error: BaseException, code: Code) -> str:
     error = only_of(error)
     chosen = isinstance(error, RequestError) or (isinstance(error, DeadlineExceeded) and error.where == "remote")
@@ -298,7 +283,8 @@ class OutgoingSpans:
     """Outgoing hook that creates a span for each message, sends its context in the headers, and ends it when the call ends."""
 
     _telemetry: Telemetry
-    _names: BoundedNames = field(factory=BoundedNames, init=False)
+    _names: set[str] = field(factory=set, init=False)
+    """Subjects in spans and metrics, which backends store for good. Their number is limited."""
     _asked: dict[tuple[str | int, str | None], Traced] = field(factory=dict, init=False)
     """Span descriptions by subject and, if this bus connected to a server, the address of the server."""
 
@@ -325,8 +311,16 @@ class OutgoingSpans:
             telemetry.failed(failure)
             return None
 
+    def _name_of(self, subject: str | int) -> str:
+        name = str(subject)
+        if name not in self._names:
+            if len(self._names) >= MOST_NAMES:
+                return OTHER
+            self._names.add(name)
+        return name
+
     def _leaving(self, message: Message, server: str | None) -> Traced:
-        name = self._names.of(message.subject)
+        name = self._name_of(message.subject)
         facts: dict[str, AttributeValue] = {"rpc.system.name": SYSTEM, "rpc.method": name, **parts_of_address(server)}
         leaving = Traced(SYSTEM if name == OTHER else name, SpanKind.CLIENT, facts, {**facts, "rpc.response.status_code": "OK"})
         if name != OTHER and len(self._asked) < MOST_NAMES:
@@ -334,7 +328,7 @@ class OutgoingSpans:
         return leaving
 
     def _publication(self, message: Message) -> Callable[[Outcome], object]:
-        name = self._names.of(message.subject)
+        name = self._name_of(message.subject)
         facts: dict[str, AttributeValue] = {
             "messaging.system": SYSTEM,
             "messaging.operation.name": "send",

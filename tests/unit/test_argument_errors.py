@@ -394,8 +394,8 @@ PORTS = r"the port must be a number from 0 to 65535, for example ubre\+tcp://127
         (lambda: connector("ubre+unix://C:\\temp\\x.sock"), r"not the path of a socket: .*on Windows use tcp://"),
         (lambda: connector(["ubre+ws://h:1/"]), r"open a link to each of several servers, with bus\.connect"),
         (lambda: connector(None), r"is a setting missing\?"),
-        (lambda: Limits(mesage=1), r"^Limits has no mesage=: did you mean message=\?$"),  # type: ignore[call-arg]
-        (lambda: Limits(x=1), r"^Limits has no x=: there are message, payload, .*; for example Limits\(message="),  # type: ignore[call-arg]
+        (lambda: Limits(mesage=1), r"^Limits\(\) has no mesage=: did you mean message=\?$"),  # type: ignore[call-arg]
+        (lambda: Limits(x=1), r"^Limits\(\) has no x=: there are message, payload, .*; for example Limits\(message="),  # type: ignore[call-arg]
         (lambda: Bus().subscribe("x", returns="int"), r"the type itself, for example returns=dict, not its name as a string"),
         (lambda: Router(prefix="user"), r"^prefix='user': subjects would begin with 'userget'; write prefix='user\.'$"),
         (lambda: router_class(prefix=7), r"^prefix=7 must be str, not int"),

@@ -59,8 +59,7 @@ def substituted(hint: Any, types: Mapping[Any, Any]) -> Any:
 
 def closed(hint: Any) -> Any:
     """Replace the type variables in a hint with their default, constraints or bound."""
-    variables = (hint,) if isinstance(hint, TypeVar) else open_variables(hint)
-    return substituted(hint, {variable: own for variable in variables if (own := _own_type(variable)) is not None})
+    return substituted(hint, {variable: own for variable in open_variables(hint) if (own := _own_type(variable)) is not None})
 
 
 def _own_type(variable: Any) -> Any:
@@ -73,11 +72,13 @@ def _own_type(variable: Any) -> Any:
 
 def open_variable(hint: Any) -> Any:
     """Return the first unbound type variable of a hint, or None."""
-    return hint if isinstance(hint, TypeVar) else next(iter(open_variables(hint)), None)
+    return next(iter(open_variables(hint)), None)
 
 
 def open_variables(hint: Any) -> tuple[Any, ...]:
     """Return the unbound type variables of a hint. The variables of a class without arguments are not included."""
+    if isinstance(hint, TypeVar):
+        return (hint,)
     given: tuple[Any, ...] = getattr(hint, "__parameters__", ())
     return () if isinstance(hint, type) and not get_args(hint) else given
 
@@ -134,15 +135,15 @@ class Shape(msgspec.Struct, frozen=True):
         if issubclass(kind, msgspec.Struct):
             config = kind.__struct_config__
             tag = None if config.tag is None else (str(config.tag_field), config.tag)
-            return cls(kind, _of_struct(hint, kind), config.array_like, config.forbid_unknown_fields, tag)
+            return cls(kind, _of_struct(kind, _types(hint, kind)), config.array_like, config.forbid_unknown_fields, tag)
         if attrs.has(kind):
-            return cls(kind, _of_attrs(hint, kind))
+            return cls(kind, _of_attrs(kind, _types(hint, kind)))
         if dataclasses.is_dataclass(kind):
-            return cls(kind, _of_dataclass(hint, kind))
+            return cls(kind, _of_dataclass(kind, _types(hint, kind)))
         if hasattr(kind, "__required_keys__"):
-            return cls(kind, _of_typed_dict(hint, kind))
+            return cls(kind, _of_typed_dict(kind, _types(hint, kind)))
         if issubclass(kind, tuple) and hasattr(kind, _DEFAULTS):
-            return cls(kind, _of_named_tuple(hint, kind), is_array=True)
+            return cls(kind, _of_named_tuple(kind, _types(hint, kind)), is_array=True)
         return None
 
     def written(self, rewritten: Callable[[ClassField], Any]) -> dict[str, Any]:
@@ -219,16 +220,14 @@ def _types(hint: Any, kind: type) -> dict[str, Any]:
     }
 
 
-def _of_struct(hint: Any, kind: Any) -> tuple[ClassField, ...]:
-    types = _types(hint, kind)
+def _of_struct(kind: Any, types: dict[str, Any]) -> tuple[ClassField, ...]:
     return tuple(
         ClassField(one.encode_name, one.name, types[one.name], one.required, one.default)
         for one in msgspec.structs.fields(kind)
     )
 
 
-def _of_attrs(hint: Any, kind: Any) -> tuple[ClassField, ...]:
-    types = _types(hint, kind)
+def _of_attrs(kind: Any, types: dict[str, Any]) -> tuple[ClassField, ...]:
     return tuple(
         ClassField(
             one.name, one.alias, types.get(one.name, Any), one.default is attrs.NOTHING, one.default, one.converter is not None
@@ -238,8 +237,7 @@ def _of_attrs(hint: Any, kind: Any) -> tuple[ClassField, ...]:
     )
 
 
-def _of_dataclass(hint: Any, kind: Any) -> tuple[ClassField, ...]:
-    types = _types(hint, kind)
+def _of_dataclass(kind: Any, types: dict[str, Any]) -> tuple[ClassField, ...]:
     if any(isinstance(of, dataclasses.InitVar) for of in types.values()):
         raise TypeError(f"{kind.__name__} has an InitVar, which is not encoded and therefore cannot be decoded")
     missing = dataclasses.MISSING
@@ -250,9 +248,8 @@ def _of_dataclass(hint: Any, kind: Any) -> tuple[ClassField, ...]:
     )
 
 
-def _of_typed_dict(hint: Any, kind: Any) -> tuple[ClassField, ...]:
-    required = kind.__required_keys__
-    return tuple(_key(name, of, name in required) for name, of in _types(hint, kind).items())
+def _of_typed_dict(kind: Any, types: dict[str, Any]) -> tuple[ClassField, ...]:
+    return tuple(_key(name, of, name in kind.__required_keys__) for name, of in types.items())
 
 
 def _key(name: str, hint: Any, required: bool) -> ClassField:
@@ -270,8 +267,8 @@ def _qualifier(hint: Any) -> str | None:
     return word if word in _QUALIFIERS and get_origin(hint) is not Annotated else None
 
 
-def _of_named_tuple(hint: Any, kind: Any) -> tuple[ClassField, ...]:
-    types, defaults = _types(hint, kind), getattr(kind, _DEFAULTS)
+def _of_named_tuple(kind: Any, types: dict[str, Any]) -> tuple[ClassField, ...]:
+    defaults = getattr(kind, _DEFAULTS)
     return tuple(
         ClassField(name, name, types.get(name, Any), name not in defaults, defaults.get(name)) for name in kind.__match_args__
     )

@@ -1,49 +1,9 @@
-"""Raises helpful errors for unknown arguments, context managers that aren't entered, and awaitables that aren't awaited."""
+"""Advice for unknown arguments, and errors for context managers that aren't entered and awaitables that aren't awaited."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def explains(called: str, keywords: Mapping[str, str], *, most: int | None = None, positional: str = "") -> Callable[[F], F]:
-    """Decorate the function `called` so that unknown arguments raise a `TypeError` with advice.
-
-    `keywords` has the advice for each unknown keyword. With `most`, which counts ``self``, `positional` is the advice for
-    additional positional arguments. In it, ``{0!r}`` stands for the first additional argument.
-    """
-
-    def decorate(function: F) -> F:
-        code = function.__code__  # `inspect.signature` would slow the import
-        known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            for keyword in kwargs:
-                if keyword in keywords:
-                    raise TypeError(f"{called}() has no {keyword}=: {keywords[keyword]}")
-                if keyword not in known:
-                    raise TypeError(f"{called}() has no {keyword}=: {_meant(keyword, known)}")
-            if most is not None and len(args) > most:
-                raise TypeError(f"{called}() {positional.format(*args[most:])}")
-            return function(*args, **kwargs)
-
-        made: Any = call
-        return made  # type: ignore[no-any-return]  # so that type checkers see the original
-
-    return decorate
-
-
-def _meant(keyword: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
-    names = [name for name in known if name not in ("self", "target")]
-    near = get_close_matches(keyword, names, n=1)
-    return f"did you mean {near[0]}=?" if near else f"there are {', '.join(names)}"
-
 
 BUS: Final[Mapping[str, str]] = {
     "auth": "authenticate= identifies a peer, and authorize= decides what it may do",
@@ -80,6 +40,7 @@ SERVE: Final[Mapping[str, str]] = {
 
 T = TypeVar("T")
 _OPERATORS: Final = "add radd sub rsub mul rmul truediv rtruediv lt le gt ge contains len int float index".split()
+_INSIDE: Final = "{0!r} is available only inside the block"
 
 
 def entered_first(example: str) -> Callable[[type[T]], type[T]]:
@@ -88,7 +49,7 @@ def entered_first(example: str) -> Callable[[type[T]], type[T]]:
     def decorate(kind: type[T]) -> type[T]:
         made: Any = never_without_async(example)(kind)
         made.__aiter__ = made.__enter__
-        made.__getattr__ = _names_of_what_it_gives(kind, f"this is an async context manager, enter it: `{example}`")
+        made.__getattr__ = _unknown(kind, f"{_INSIDE}: this is an async context manager, enter it: `{example}`")
         return kind
 
     return decorate
@@ -113,17 +74,19 @@ def blocking_entered_first(example: str) -> Callable[[type[T]], type[T]]:
 
     def decorate(kind: type[T]) -> type[T]:
         made: Any = kind
-        made.__getattr__ = _names_of_what_it_gives(kind, f"this is a context manager, enter it: `{example}`")
+        made.__getattr__ = _unknown(kind, f"{_INSIDE}: this is a context manager, enter it: `{example}`")
         return kind
 
     return decorate
 
 
-def _names_of_what_it_gives(kind: type[Any], title: str) -> Callable[[Any, str], NoReturn]:
+def _unknown(kind: type[Any], text: str) -> Callable[[Any, str], NoReturn]:
+    """Return a ``__getattr__`` that raises `text`, in which ``{0!r}`` stands for the name of a public attribute."""
+
     def missing(_: Any, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-        raise AttributeError(f"{name!r} is available only inside the block: {title}")
+        raise AttributeError(text.format(name))
 
     return missing
 
@@ -136,14 +99,10 @@ def awaited_first(kind: type[T]) -> type[T]:
     def refuse(*_: Any) -> NoReturn:
         raise TypeError(f"this is a Reply: {title}")
 
-    def missing(_: Any, name: str) -> NoReturn:
-        if name.startswith("_"):
-            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-        raise AttributeError(f"a Reply has no {name!r}: {title}")
-
     for operator in _OPERATORS:
         setattr(made, f"__{operator}__", refuse)
     # Without `__bool__`, `if bus.request("user.may_enter"):` would admit everyone.
-    made.__getitem__, made.__iter__, made.__bool__, made.__getattr__ = refuse, refuse, refuse, missing
+    made.__getitem__, made.__iter__, made.__bool__ = refuse, refuse, refuse
+    made.__getattr__ = _unknown(kind, f"a Reply has no {{0!r}}: {title}")
     made.__aiter__, made.__aenter__, made.__aexit__, made.__copy__ = refuse, refuse, refuse, refuse
     return kind

@@ -13,7 +13,7 @@ from .._util.http_status import HttpStatus, Page
 from .._util.lazy_names import lazy_names
 from .._util.listening import cannot_listen, is_loopback, unlink_if_ours
 from .._util.logs import ViolationCounter, Warnings, log_fields, too_many
-from .._util.misuse import CONNECT, blocking_entered_first, explains
+from .._util.misuse import CONNECT, blocking_entered_first
 from .._util.own_thread import in_own_thread
 from .._util.pattern_index import SubjectIndex, tokens_overlap
 from .._util.process_end import end_by_sigterm, ending_signals, exit_at_once
@@ -31,6 +31,7 @@ from .._validation import (
     check_tls,
     check_type,
     counted,
+    explains,
     in_one_line,
     seconds,
     shown,

@@ -38,22 +38,9 @@ if TYPE_CHECKING:
     from ..retry import Backoff
 
 __all__ = [
-    "BlockingBlock",
-    "BlockingBus",
-    "BlockingCaller",
-    "BlockingChannel",
-    "BlockingItems",
-    "BlockingListener",
-    "BlockingPeer",
-    "BlockingRemotePeer",
-    "BlockingSubscription",
-    "BlockingTunnel",
-    "BlockingUser",
-    "Bus",
-    "Context",
-    "cluster",
-    "connect",
-]
+    "BlockingBlock", "BlockingBus", "BlockingCaller", "BlockingChannel", "BlockingItems", "BlockingListener", "BlockingPeer",
+    "BlockingRemotePeer", "BlockingSubscription", "BlockingTunnel", "BlockingUser", "Bus", "Context", "cluster", "connect",
+]  # fmt: skip
 
 
 for _kind, _name in ((BlockingBus, "bus"), (BlockingPeer, "peer")):

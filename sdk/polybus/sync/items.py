@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, TypeAlias, TypeVar
 
 from attrs import frozen
 
@@ -23,10 +23,8 @@ Receives = TypeVar("Receives")
 Sends = TypeVar("Sends")
 
 
-class Run(Protocol):
-    """Runs a coroutine function on the event loop while the calling thread waits for the result."""
-
-    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Any: ...
+Run: TypeAlias = Callable[Concatenate[Callable[..., Any], ...], Any]
+"""``run(function, *args)`` runs a coroutine function on the event loop while the calling thread waits for the result."""
 
 
 async def called(function: Callable[[], T]) -> T:

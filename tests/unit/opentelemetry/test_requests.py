@@ -203,7 +203,7 @@ async def test_what_is_remembered_of_subjects_and_servers_is_bounded(traces: Tra
         server: Any = SimpleNamespace(address=f"10.0.0.1:{number}", protocol="ubre", link=SimpleNamespace(upstream=True))
         spans(Message(Kind.REQUEST, "x", headers={}, peer=server))
         spans(Message(Kind.REQUEST, f"y.{number}", headers={}))
-    assert max(len(table) for table in (spans._asked, spans._names._known)) == 1000
+    assert max(len(table) for table in (spans._asked, spans._names)) == 1000
 
 
 async def test_each_attempt_of_a_retried_request_is_a_child_of_the_span_around_the_call(traces: Traces) -> None:

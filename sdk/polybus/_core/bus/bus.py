@@ -13,9 +13,9 @@ import anyio
 from attrs import asdict
 
 from ..._util.cancel_scopes import to_the_end
-from ..._util.misuse import BUS, CONNECT, SERVE, explains
+from ..._util.misuse import BUS, CONNECT, SERVE
 from ..._util.own_thread import in_own_thread
-from ..._validation import check_callable, check_choice, check_type, counted, shown
+from ..._validation import check_callable, check_choice, check_type, counted, explains, shown
 from ...errors import LocalProtocolError
 from ...events import BusEvent
 from ...limits import Limits

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec.structs import replace
 
-from ..._util.misuse import HANDLE, explains
-from ..._validation import check_count, check_given, shown
+from ..._util.misuse import HANDLE
+from ..._validation import check_count, check_given, explains, shown
 from ...nodes import Start
 from ...retry import Retry
 from ...subjects import AnySubject, Subject, bare, check_pattern, check_subject, warn_of_literal_wildcards
