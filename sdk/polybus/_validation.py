@@ -115,9 +115,9 @@ def explains(
 ) -> Callable[[F], F]:
     """Decorate the function `called` so that unknown arguments raise a `TypeError` with advice.
 
-    `keywords` has the advice for particular keywords. For any other, the advice is the closest known one or, if there is none,
+    `keywords` has the advice for particular keywords. For any other, it is the most similar known one or, if none is similar,
     all of them and `example`. With `most`, which counts ``self``, `positional` is the advice for additional positional
-    arguments. In it, ``{0!r}`` stands for the first additional argument.
+    arguments. The first additional argument takes the place of ``{0!r}`` in it.
     """
 
     def decorate(function: F) -> F:

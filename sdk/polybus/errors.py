@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Code(enum.IntEnum):
-    """Reason why a request failed. Names and numbers are those of ``google.rpc.Code``."""
+    """Reason why a request failed. Names and numbers are the same as in ``google.rpc.Code``."""
 
     OK = 0
     CANCELLED = 1
@@ -407,7 +407,7 @@ class RemoteProtocolError(ProtocolError):
             ``bad_length``, ``invalid_subject``, ``ambiguous``, ``unknown_type``, ``too_large``, ...
         answer_id: Id to use in the response, or None if the message had no id.
         reply_id: Id of the request that this malformed message responds to. That request fails immediately.
-        close_code: WebSocket close code with which to close the connection, or None to reject only this message.
+        close_code: WebSocket close code for closing the connection, or None to reject only this message.
     """
 
     def __init__(

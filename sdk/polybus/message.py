@@ -72,7 +72,7 @@ class Settlement(Protocol):
 # eq=False, so that messages are compared by identity and remain hashable. Not frozen, which would triple the cost of creation.
 @define(eq=False, slots=True, repr=False)
 class Message(Generic[T_co]):
-    """A message, independent of its protocol. A typed subscription yields a ``Message[T]`` whose `body` is a ``T``.
+    """A message, independent of its protocol. A typed subscription yields a ``Message[T]`` with a ``T`` as `body`.
 
     Attributes:
         kind: Purpose of the message.
@@ -128,7 +128,7 @@ class Message(Generic[T_co]):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Equivalent subjects, such as the address from which the protocol derived this name."""
+        """Equivalent subjects, such as the address behind a name that the protocol derived from it."""
         return ()
 
     @property

@@ -23,7 +23,7 @@ class Backoff:
         initial: Maximum length of the first pause in seconds.
         maximum: Maximum length of any pause in seconds.
         attempts: Number of consecutive failures after which to give up, or `None` for no limit.
-        factor: Factor by which the maximum grows after each failure.
+        factor: The maximum is multiplied by this factor after each failure.
         jitter: Choose a random pause up to the maximum, so that clients do not all reconnect at the same time. Otherwise,
             always wait for the maximum.
 

@@ -3,7 +3,7 @@
 A subject is a dotted string such as ``news.today``, or an ``int`` in protocols with numbered actions. In a pattern, ``*``
 matches one token, and ``>`` at the end matches one or more. ``{name}`` matches one token and captures it under that name.
 
-A pattern with a ``/`` is a URI pattern (uProtocol), in which the tokens are the segments between slashes. ``*`` may also be
+A pattern with a ``/`` is a URI pattern (uProtocol). Its tokens are the segments between slashes. ``*`` may also be
 part of a segment, and an empty segment matches any segment. The scheme and the authority are case-insensitive. In a numeric
 address, ``//AUTHORITY/ENTITY/VERSION/RESOURCE`` in hexadecimal (`protocols.Up`), the spelling of numbers does not matter. FFFF
 as the resource, FF as the version, and FFFF as either half of the entity match any value.
@@ -310,7 +310,7 @@ def segments(pattern: str) -> list[str]:
 
 
 def match_tokens(pattern: str) -> list[str]:
-    """Return the tokens of a URI pattern for matching. `glob_of` reads those with an inner ``*`` and ambiguous entities."""
+    """Return the tokens of a URI pattern for matching. `glob_of` reads tokens with an inner ``*`` and ambiguous entities."""
     tokens = segments(pattern)
     place = 3 if tokens[:2] == ["", ""] else 1
     if tokens[0] == "" and len(tokens) > place and _is_number_in(tokens, place):

@@ -38,7 +38,7 @@ class EventHub(Struct, Generic[Event], eq=False):
 
     @property
     def late(self) -> bool:
-        """True if a reader has more than 16 unread events, in which case new events should be small."""
+        """True if a reader has more than 16 unread events. New events should then be small."""
         return any(len(stream) > _SOON for stream in self._streams)
 
     def emit(self, event: Event) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EARLY: Final = 0.05
-"""Seconds by which a peer may consider a deadline to have passed before we do."""
+"""A peer may treat a deadline as passed this many seconds before we do."""
 
 
 def effective_deadline(loop: Loop) -> Callable[[], float]:
@@ -96,7 +96,7 @@ def _walk_over_statuses(current_task: Callable[[], Any]) -> Callable[[], float]:
 
 
 def _checked(deadline: Callable[[], float], official: Callable[[], float]) -> Callable[[], float]:
-    """Return `deadline` if its results equal those of the library, whose internals may have changed, otherwise `official`."""
+    """Return `deadline`, or `official` if their results differ, because the library's internals may change."""
     soon = anyio.current_time() + 5000
     try:
         same = deadline() == official()

@@ -38,7 +38,7 @@ class Deadlines:
 
     @property
     def next(self) -> float:
-        """Earliest deadline, or infinity if there is none. It may belong to a finished entry."""
+        """Earliest deadline, which may belong to a finished entry, or infinity without any."""
         return self._near[0][0] if self._near else math.inf
 
     def add(self, deadline: float, key: Any) -> None:

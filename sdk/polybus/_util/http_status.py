@@ -30,7 +30,7 @@ _PAUSE: Final = 0.2
 _LARGEST: Final = 4096
 """Maximum size of a request head, in bytes."""
 _FIELDS: Final = (("content-type", "text/plain; version=0.0.4; charset=utf-8"), ("connection", "close"))
-"""Response headers. The version is that of Prometheus's text format, which other clients ignore."""
+"""Response headers. Prometheus reads the version of its text format there, and other clients ignore it."""
 
 
 class HttpStatus:

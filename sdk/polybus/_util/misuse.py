@@ -81,7 +81,7 @@ def blocking_entered_first(example: str) -> Callable[[type[T]], type[T]]:
 
 
 def _unknown(kind: type[Any], text: str) -> Callable[[Any, str], NoReturn]:
-    """Return a ``__getattr__`` that raises `text`, in which ``{0!r}`` stands for the name of a public attribute."""
+    """Return a ``__getattr__`` that raises `text`, with the name in place of ``{0!r}``, or a plain error for private names."""
 
     def missing(_: Any, name: str) -> NoReturn:
         if name.startswith("_"):

@@ -112,7 +112,7 @@ class SubjectIndex(Struct, Generic[T], eq=False):
     size: int = 0
     """Number of (pattern, item) pairs."""
     addresses: int = 0
-    """Number of pairs whose pattern is a URI."""
+    """Number of pairs with a URI pattern."""
     changed: Callable[[], None] = lambda: None
     """Called after every change."""
 

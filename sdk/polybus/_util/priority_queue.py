@@ -1,4 +1,4 @@
-"""A priority queue in which no item waits forever."""
+"""A priority queue that lets no item wait forever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AGEING: Final = 8
 
 
 class PriorityQueue(Generic[T]):
-    """A queue that returns items by level, the highest first, and within a level in the order in which they were added.
+    """A queue that returns items by level, highest first. Within a level, the order is first in, first out.
 
     Every eighth item is the one that has waited longest, so that low levels make progress under any load. Items must be unique.
     Removing an item takes the same time at any position.

@@ -13,7 +13,7 @@ def exit_at_once(status: int) -> None:
 
 
 def end_by_sigterm() -> None:
-    """Let SIGTERM end this process even as process 1 of a container, for which the kernel ignores signals without a handler."""
+    """Let SIGTERM end this process even in a container, where the kernel ignores signals to process 1 without a handler."""
     if (
         os.getpid() == 1
         and threading.current_thread() is threading.main_thread()

@@ -24,9 +24,9 @@ _OCTETS: Final = (bytes, bytearray, memoryview)
 _NO_VALUES: Final = (type, Callable)
 _LAZY: Final = (Iterator, Generator)
 _UNSEEN: Final = (Iterable, Reversible, Container)
-"""Container types whose items msgspec doesn't validate."""
+"""msgspec doesn't validate the items of these containers."""
 _LISTS: Final = (*_UNSEEN, Collection)
-"""Container types whose items pydantic validates late or never."""
+"""pydantic validates the items of these containers late or never."""
 _CHECKS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 _META: Final = (*_CHECKS, "title", "description", "examples")
 

@@ -73,7 +73,7 @@ def convert(value: Any, target: Any) -> Any:
     """Convert and validate a decoded body, with pydantic if its type contains pydantic or annotated-types, else with msgspec.
 
     Raises:
-        ValueError: If the value doesn't fit the type. The message names the path and what was expected.
+        ValueError: If the value doesn't fit the type. The message names the path and the expected type.
         TypeError, NameError: If nothing can be decoded as the type; see `unreadable`.
     """
     if target is Any or (isinstance(value, enum.Enum) and type(value) is target):
@@ -113,7 +113,7 @@ def conforming(value: Any, target: Any) -> Any:
     decoded from bodies, such as protobuf classes, are checked by `isinstance`.
 
     Raises:
-        ValueError, TypeError: If the value doesn't fit. The message names the path and what was expected.
+        ValueError, TypeError: If the value doesn't fit. The message names the path and the expected type.
     """
     return _conforming_to(target)(value)
 
@@ -191,7 +191,7 @@ _FEW: Final = 10_000
 _TOLD: Final = 3
 """Maximum number of errors in the error text."""
 _LONGEST: Final = 500
-"""Maximum length of a path or message, both of which may contain names that the sender chose."""
+"""Maximum length of a path or message. Both may contain names that the sender chose."""
 _PLACE: Final = re.compile(r"(?P<text>.*) - at `(?P<path>[^`]*)`", re.DOTALL)
 _CLASS: Final = re.compile(r"function-\w+\[(\w+)\(.*\Z")
 """Name that pydantic gives to a member of a union that a function validates."""

@@ -148,7 +148,7 @@ class Reading(Protocol):
 
     @property
     def name(self) -> str:
-        """Name under which the position is stored, or an empty string if it isn't stored."""
+        """Name for storing the position, or an empty string if it isn't stored."""
         ...
 
     @property

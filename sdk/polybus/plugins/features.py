@@ -183,7 +183,7 @@ class CodecFeatures(_Features, frozen=True, kw_only=True):
     """Optional features of a `Codec`."""
 
     item_formats: tuple[BodyFormat, ...] | None = None
-    """Body formats of stream, channel and tunnel items, if they differ from those of other messages. Tunnels pass frames
+    """Body formats of stream, channel and tunnel items, if other messages have different ones. Tunnels pass frames
     through unchanged as `body.OCTETS` or, in text protocols, `body.JSON`, if listed, and otherwise as a value in the default
     format."""
     one_format: bool = False
@@ -193,7 +193,7 @@ class CodecFeatures(_Features, frozen=True, kw_only=True):
 
 
 class SessionMoves(Protocol):
-    """Optional methods of a session, with which it can move to another server.
+    """Optional methods that let a session move to another server.
 
     When a server announces in `OtherServers` that it is about to stop, the link connects to another one and uses both
     connections until the first has finished.
@@ -237,7 +237,7 @@ class SessionFeatures(_Features, frozen=True, kw_only=True):
     """``publication(subject, raw)`` is a faster `Codec.encode` for publications that have a body but no headers. It requires
     `shared_publish`. As with `Codec.encode`, the bus checks `Limits.message` afterwards."""
     usual: Callable[[bytes, Mapping[Any, Any]], Message | None] | None = None
-    """``usual(frame, pending)`` is a faster `Session.receive` for requests, publications, and responses whose id is in
+    """``usual(frame, pending)`` is a faster `Session.receive` for requests, publications, and responses with an id in
     `pending`. It returns None for any other frame, which the bus then passes to `receive`."""
     moves: SessionMoves | None = None
     """Set if the session can move to another connection."""

@@ -41,7 +41,7 @@ class Capabilities(Struct, frozen=True, weakref=True, kw_only=True):
     headers: bool = True
     bare_headers: bool = True
     """True if the specification of the protocol defines headers, so that bare peers can read them. Otherwise the bus sends its
-    own headers and those of outgoing hooks to polybus peers only."""
+    own headers and the headers from outgoing hooks to polybus peers only."""
     own_headers: frozenset[str] = frozenset()
     """Lower-case names of the headers with a fixed place, in a protocol without general headers. Outgoing hooks can add only
     these, and the session may reject others that an application sets."""
@@ -253,7 +253,7 @@ class Session(Protocol):
         ...
 
     def start(self, now: float) -> SessionOutput:
-        """Start the session. Returns the first frames of the handshake, or `Ready` if the protocol has none."""
+        """Start the session. Returns the first frames of the handshake, or `Ready` in a protocol without one."""
         ...
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:

@@ -349,7 +349,7 @@ def has_tls(url: str) -> bool:
 
 
 def with_tls(urls: Iterable[str]) -> list[str]:
-    """Return the URLs that use TLS. If there are none, return all URLs, so that one of them rejects the TLS context."""
+    """Return the URLs that use TLS, or all URLs if no URL does, so that one of them rejects the TLS context."""
     all_of_them = list(urls)
     return [url for url in all_of_them if has_tls(url)] or all_of_them
 

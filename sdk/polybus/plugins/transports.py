@@ -99,7 +99,7 @@ class Closed(Struct, frozen=True, weakref=True):
     errno: int | None = None
     """The system's error number, as in `ConnectFailed`."""
     status: int | None = None
-    """HTTP status with which the server rejected the connection, as in `ConnectFailed`."""
+    """HTTP status of the server's rejection, as in `ConnectFailed`."""
 
 
 class Receiver(Protocol):

@@ -185,8 +185,8 @@ def connect(
 ) -> Bus:
     """Connect to a server: ``with polybus.sync.connect("ubre+tcp://127.0.0.1:9000") as bus: ...``
 
-    The link is up when this returns. Without a ``with`` block, for example in a notebook, call `Bus.close` at the end. The
-    arguments not described here are those of `polybus.connect`.
+    The link is up when this returns. Without a ``with`` block, for example in a notebook, call `Bus.close` at the end. For all
+    other arguments, see `polybus.connect`.
 
     Args:
         target: As for `polybus.connect`, or the result of `BlockingBus.tunnel`.

@@ -134,7 +134,7 @@ def _verb(twin: type[Twin], name: str, verb: Callable[..., Any]) -> Any:
 class Twin:
     """An asynchronous object with methods that block the calling thread.
 
-    ``class BlockingListener(Twin, of=Listener, verbs="url peers")`` creates its members from those of the original.
+    ``class BlockingListener(Twin, of=Listener, verbs="url peers")`` creates its members from the original's.
     ``close=aclose`` renames a member.
     """
 
@@ -183,7 +183,7 @@ class AskingTwin(Twin):
         After ``users = bus.client(Users, "user")``, ``users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
+            contract: A `typing.Protocol` with ``def`` methods that accept one body. A stream returns ``Iterator[T]``. For a
                 contract with ``async def`` methods, use `Bus.client`, because type checkers expect its answers to be awaited.
             prefix: First part of the subjects. A dot and the name of the method follow it.
 

@@ -49,7 +49,7 @@ class BlockingPeer(Twin):
         After ``users = bus.client(Users, "user")``, ``users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
+            contract: A `typing.Protocol` with ``def`` methods that accept one body. A stream returns ``Iterator[T]``. For a
                 contract with ``async def`` methods, use `Bus.client`, because type checkers expect its answers to be awaited.
             prefix: First part of the subjects. A dot and the name of the method follow it.
 
@@ -311,7 +311,7 @@ class BlockingRemotePeer(Twin):
         After ``users = bus.client(Users, "user")``, ``users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
+            contract: A `typing.Protocol` with ``def`` methods that accept one body. A stream returns ``Iterator[T]``. For a
                 contract with ``async def`` methods, use `Bus.client`, because type checkers expect its answers to be awaited.
             prefix: First part of the subjects. A dot and the name of the method follow it.
 
@@ -461,7 +461,7 @@ class BlockingUser(Twin):
         After ``users = bus.client(Users, "user")``, ``users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
+            contract: A `typing.Protocol` with ``def`` methods that accept one body. A stream returns ``Iterator[T]``. For a
                 contract with ``async def`` methods, use `Bus.client`, because type checkers expect its answers to be awaited.
             prefix: First part of the subjects. A dot and the name of the method follow it.
 
@@ -618,7 +618,7 @@ class BlockingCaller(Twin):
         After ``users = bus.client(Users, "user")``, ``users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
+            contract: A `typing.Protocol` with ``def`` methods that accept one body. A stream returns ``Iterator[T]``. For a
                 contract with ``async def`` methods, use `Bus.client`, because type checkers expect its answers to be awaited.
             prefix: First part of the subjects. A dot and the name of the method follow it.
 
@@ -762,7 +762,7 @@ class BlockingBus(Twin):
         After ``users = bus.client(Users, "user")``, ``users.get(GetUser(7))`` sends a request to ``user.get``.
 
         Args:
-            contract: A `typing.Protocol` whose ``def`` methods accept one body. A stream returns ``Iterator[T]``. For a
+            contract: A `typing.Protocol` with ``def`` methods that accept one body. A stream returns ``Iterator[T]``. For a
                 contract with ``async def`` methods, use `Bus.client`, because type checkers expect its answers to be awaited.
             prefix: First part of the subjects. A dot and the name of the method follow it.
 

@@ -1,6 +1,6 @@
 """UBRE in binary frames (document UBRE, "Binary Message Format"). `docs/reference/ubre.md` lists the types.
 
-The document does not define names and bodies. polybus writes a name as a string whose parts are separated by NUL.
+The document does not define names and bodies. polybus writes a name as a string with NUL between its parts.
 """
 
 from __future__ import annotations
