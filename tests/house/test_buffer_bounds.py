@@ -35,7 +35,7 @@ BOUNDS = {
         peer.subscription._readers pubsub.announcer._grouped pubsub.announcer._interests pubsub.handler_subscription.members
         pubsub.recipients._patterns pubsub.recipients.indices
         pubsub.pubsub._groups pubsub.pubsub._handler_queues pubsub.pubsub._subscriptions rpc.channel._line
-        rpc.channel._readers _util.broadcast._waiters broker._broker._listening cluster.engine._running
+        rpc.channel._readers broker._broker._listening cluster.engine._running
         cluster.durable.readers._durables cluster.durable.readers._handlers cluster.durable.readers._of_subscriptions
         cluster.durable.readers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
         cluster.workers.urls prometheus._recent prometheus._tallies protocols.csb.adapter.chosen

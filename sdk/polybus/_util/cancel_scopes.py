@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import ref
 
@@ -29,24 +30,26 @@ def effective_deadline(loop: Loop) -> Callable[[], float]:
     The function raises `RuntimeError` if the loop isn't running.
     """
     if loop.backend == "asyncio":
-        return _asyncio_walk(asyncio.get_running_loop())
+        return _asyncio_walk()
     import trio
 
-    return _checked(_walk_over_statuses(trio.lowlevel.current_task), trio.current_effective_deadline)
+    walk, source = _walk_over_statuses, trio.lowlevel.current_task
+    return walk(source) if _agrees(walk, source) else trio.current_effective_deadline
 
 
-def _asyncio_walk(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+def _asyncio_walk() -> Callable[[], float]:
     """Return a function that walks the scopes without looking up the task, or anyio's own if this version is different."""
     try:
         from anyio._backends._asyncio import _task_states
     except ImportError:
         return anyio.current_effective_deadline
     state_of = getattr(_task_states, "data", {}).get  # without the Python wrapper around the dictionary's own method
-    return _checked(_walk_over_tasks(state_of, loop), anyio.current_effective_deadline)
+    return _walk_over_tasks(state_of) if _agrees(_walk_over_tasks, state_of) else anyio.current_effective_deadline
 
 
-def _walk_over_tasks(state_of: Callable[[ref[asyncio.Task[Any]]], Any], loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+def _walk_over_tasks(state_of: Callable[[ref[asyncio.Task[Any]]], Any]) -> Callable[[], float]:
     running = asyncio.get_running_loop
+    loop = running()
     # Passing the loop saves a system call for the process id. The dictionary's own method saves the Python wrapper.
     current_task: Callable[[asyncio.AbstractEventLoop], Any] = asyncio.current_task
     table = getattr(asyncio.tasks, "_current_tasks", None)
@@ -95,8 +98,10 @@ def _walk_over_statuses(current_task: Callable[[], Any]) -> Callable[[], float]:
     return deadline
 
 
-def _checked(deadline: Callable[[], float], official: Callable[[], float]) -> Callable[[], float]:
-    """Return `deadline`, or `official` if their results differ, because the library's internals may change."""
+@lru_cache(maxsize=2)  # once per process and library
+def _agrees(walk: Callable[[Any], Callable[[], float]], source: Callable[..., Any]) -> bool:
+    """Check that a walk's results equal the library's, because the library's internals may change."""
+    deadline, official = walk(source), anyio.current_effective_deadline
     soon = anyio.current_time() + 5000
     try:
         same = deadline() == official()
@@ -107,8 +112,8 @@ def _checked(deadline: Callable[[], float], official: Callable[[], float]) -> Ca
             inner.cancel()
             same = same and deadline() == official()
     except (AttributeError, TypeError):
-        same = False
-    return deadline if same else official
+        return False
+    return same
 
 
 async def to_the_end(function: Callable[..., Awaitable[T]], *args: Any) -> T:
