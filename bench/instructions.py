@@ -73,7 +73,7 @@ async def workload() -> None:
                 await asyncio.sleep(0)
 
         for bus in (server, client):  # under callgrind each call takes long, and to look at those costs, too
-            parts_of(bus).services.running.workers.stalls.clock = lambda: 0.0
+            parts_of(bus).services.running.workers.clock = lambda: 0.0
         gc.disable()
         runs: tuple[Callable[[int], Awaitable[None]], ...] = (in_flight, serial, one_way)
         for run in runs:

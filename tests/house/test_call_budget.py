@@ -215,7 +215,7 @@ async def test_a_request_of_an_instrumented_bus_costs_few_calls_more_where_nobod
 async def calls_of_64_in_flight(server: Bus, client: Bus) -> float:
     """The calls that each of them costs, when each answer is followed by the next request."""
     for bus in (server, client):  # looks at who has run for long are no calls of a message
-        parts_of(bus).services.running.workers.stalls.clock = lambda: 0.0
+        parts_of(bus).services.running.workers.clock = lambda: 0.0
 
     async def ask() -> None:
         for _ in range(4):

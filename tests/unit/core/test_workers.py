@@ -123,7 +123,7 @@ async def test_jobs_that_wait_begin_many_in_a_turn_of_the_event_loop_and_in_thei
     begun, go = list[int](), anyio.Event()
     async with Bus() as bus:
         workers = bus._services.running.workers
-        workers.stalls.clock = lambda: 0.0
+        workers.clock = lambda: 0.0
         for _ in range(2):  # with new workers, and with those that wait for work
             for number in range(400):
                 workers.submit(Waiting(number, begun, go))
@@ -154,7 +154,7 @@ async def test_however_many_jobs_there_are_the_event_loop_has_its_turn_every_fif
     begun: list[int] = []
     async with Bus() as bus:
         workers = bus._services.running.workers
-        workers.stalls.clock = lambda: Working.now
+        workers.clock = lambda: Working.now
         for number in range(1000):
             workers.submit(Working(number, begun, anyio.Event()))
         seen = 0
@@ -177,7 +177,7 @@ async def test_a_request_is_not_behind_all_that_another_peer_has_asked_before(wa
             await anyio.lowlevel.checkpoint()
 
     async with bus.serve("ubre+memory://busy") as listener, connect(listener.url) as greedy, connect(listener.url) as modest:
-        bus._services.running.workers.stalls.clock = clock
+        bus._services.running.workers.clock = clock
         replies = [greedy.request("work", "greedy") for _ in range(60)]
         await anyio.lowlevel.checkpoint()
         await modest.request("work", "modest")

@@ -118,7 +118,9 @@ class Runtime:
             self._context.run(sniffio.current_async_library_cvar.set, "asyncio")
         self._context.run(lambda: inside.set((*inside.get(), self)))
         self.workers: Workers = (
-            EagerWorkers(self.loop, self.spawn, self._context) if _IN_A_BROWSER else Workers(self.loop, self.spawn)
+            EagerWorkers(self.loop, self.spawn, self.warnings, self._context)
+            if _IN_A_BROWSER
+            else Workers(self.loop, self.spawn, self.warnings)
         )
         keep_freed_blocks(limits.message)
         self._owner: asyncio.Task[None] | None = None

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 import anyio
 from attrs import define, field
 
-from ..._util.logs import log_fields
+from ..._util.logs import Warnings, log_fields
 from ..._util.priority_queue import PriorityQueue
 from ..._util.sources import sources
 
@@ -43,8 +43,6 @@ _TURN = 0.05
 _ENDED: Final = object()
 _LONG: Final = 1.0
 """Seconds after which a handler that has not waited is logged."""
-_SILENCE: Final = 60.0
-"""Minimum seconds between two warnings about the same handler."""
 
 
 class Job(Protocol):
@@ -121,37 +119,14 @@ class Line(Generic[T]):
             del self._addresses[address]
 
 
-class StallWarnings:
-    def __init__(self) -> None:
-        self.clock: Callable[[], float] = sources.get().monotonic
-        self._told: dict[str, tuple[float, int]] = {}
-
-    def ended(self, job: Job, began: float) -> None:
-        now = self.clock()
-        function = job.function
-        last, unsaid = self._told.get(function, (0.0, -1))
-        if unsaid >= 0 and now - last < _SILENCE:
-            self._told[function] = last, unsaid + 1
-            return
-        self._told[function] = now, 0
-        logger.warning(
-            "%.400s has blocked the event loop for %.1f s%s: in this time no other request was answered, "
-            "nothing was sent, and deadlines were missed. Make it a plain def without inline=True, which runs in a thread, or "
-            "move the blocking call to anyio.to_thread.run_sync",
-            function,
-            now - began,
-            f" (and {unsaid} times more since the last warning)" if unsaid > 0 else "",
-            extra=log_fields(handler=function),
-        )
-
-
 class Workers:
     """Runs jobs up to their first suspension. The jobs of a link start in order."""
 
-    def __init__(self, loop: Loop, spawn: Callable[..., None]) -> None:
+    def __init__(self, loop: Loop, spawn: Callable[..., None], warnings: Warnings) -> None:
         self._loop = loop
         self._spawn = spawn
-        self.stalls: StallWarnings = StallWarnings()
+        self.warnings: Warnings = warnings
+        self.clock: Callable[[], float] = sources.get().monotonic
         self._ready: deque[Job] = deque()
         self._idle: list[Any] = []
         self._taken = False
@@ -206,7 +181,7 @@ class Workers:
 
         Each job has its own context. This is cheaper than undoing the changes that it makes to a shared one.
         """
-        ready, clock = self._ready, self.stalls.clock
+        ready, clock = self._ready, self.clock
         turn = began = clock()
         while ready:
             job = ready.popleft()
@@ -229,7 +204,7 @@ class Workers:
                     scope.cancel()
                 self._hand_over()
                 try:
-                    await _Rest(context, coroutine, yielded, job, self.stalls)
+                    await _Rest(context, coroutine, yielded, job, self)
                 finally:
                     job.scope = None
                 turn = began = clock()
@@ -249,7 +224,7 @@ class Workers:
         """Warn about a long job, and reorder the queue so that owners take turns."""
         self._look_at = now + _TURN
         if now - began > _LONG:
-            self.stalls.ended(job, began)
+            self.warn_of_stall(job, now - began)
         ready = self._ready
         if len({job.owner for job in ready}) > 1:
             line: Line[Job] = Line()
@@ -257,6 +232,20 @@ class Workers:
                 line.append(job := ready.popleft(), job.owner)
             while line:
                 ready.append(line.pop())
+
+    def warn_of_stall(self, job: Job, seconds: float) -> None:
+        function = job.function
+        self.warnings.warn(
+            logger,
+            "%.400s has blocked the event loop for %.1f s: in this time no other request was answered, nothing was sent, and "
+            "deadlines were missed. Make it a plain def without inline=True, which runs in a thread, or move the blocking "
+            "call to anyio.to_thread.run_sync",
+            function,
+            seconds,
+            about=function,
+            lines=1,
+            extra=log_fields(handler=function),
+        )
 
     def _hand_over(self) -> None:
         left = len(self._ready)
@@ -273,15 +262,15 @@ class _Rest:
     _coroutine: Coroutine[Any, Any, None]
     _yielded: Any
     _job: Job
-    _stalls: StallWarnings
+    _workers: Workers
 
     def __await__(self) -> Generator[Any, Any, None]:
-        coroutine, yielded, job, clock = self._coroutine, self._yielded, self._job, self._stalls.clock
+        coroutine, yielded, job, clock = self._coroutine, self._yielded, self._job, self._workers.clock
         run, began = self._context.run, math.inf
         try:
             while True:
-                if clock() - began > _LONG:
-                    self._stalls.ended(job, began)
+                if (seconds := clock() - began) > _LONG:
+                    self._workers.warn_of_stall(job, seconds)
                 began = math.inf  # the job doesn't run from here on
                 try:
                     value = yield yielded
@@ -297,8 +286,8 @@ class _Rest:
         except StopIteration:
             return
         finally:
-            if clock() - began > _LONG:
-                self._stalls.ended(job, began)
+            if (seconds := clock() - began) > _LONG:
+                self._workers.warn_of_stall(job, seconds)
 
 
 class EagerWorkers(Workers):
@@ -307,8 +296,10 @@ class EagerWorkers(Workers):
     Plain functions run immediately, unless an earlier job is waiting or a task is running, which they would interrupt.
     """
 
-    def __init__(self, loop: Loop, spawn: Callable[..., None], context: contextvars.Context) -> None:
-        super().__init__(loop, spawn)
+    def __init__(
+        self, loop: Loop, spawn: Callable[..., None], warnings: Warnings, context: contextvars.Context
+    ) -> None:
+        super().__init__(loop, spawn, warnings)
         self._context = context
 
     def submit(self, job: Job) -> None:
@@ -318,12 +309,12 @@ class EagerWorkers(Workers):
 
     def _run(self, job: Job, run_plain: Callable[[], bool]) -> bool:
         self._taken = True  # so that jobs which the function submits wait
-        began = self.stalls.clock()
+        began = self.clock()
         try:
             return self._context.copy().run(run_plain)
         finally:
-            if self.stalls.clock() - began > _LONG:
-                self.stalls.ended(job, began)
+            if (seconds := self.clock() - began) > _LONG:
+                self.warn_of_stall(job, seconds)
             self._taken = False
             if self._ready:
                 self._summon()
