@@ -96,10 +96,10 @@ class HandlerSubscription(SubscriptionQueue):
                 except Misfit as error:
                     self.skip(message, error)
                 except Exception as error:
-                    execution.publication_failed(message, error)
+                    execution.failed(message, error)
                 except BaseException as error:
                     if not execution.is_own_cancellation(error, job.scope):
-                        execution.publication_failed(message, error)
+                        execution.failed(message, error)
                     if execution.must_propagate(error, job.scope):
                         raise
                 if _context_changed(baseline):

@@ -13,9 +13,7 @@ import anyio
 from msgspec import Struct
 
 from ..._util.logs import log_fields
-from ..._util.sources import sources
 from ...errors import Code, Forbidden, RequestError
-from ...events import HandlerFailed
 from ...message import Kind, Message
 from ...outcomes import Denied, Misfit, answer_of, described, kind_of, only_of
 from ..runtime.context import current_call
@@ -285,10 +283,7 @@ def failure(error: BaseException, services: Services, message: Message) -> tuple
         if isinstance(error, Misfit):
             _skipped(services, message, error)
         return error.code, error.text, None, None
-    error_id = sources.get().urandom(4).hex()
-    event = HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error)
-    services.executor.failed(event, message)
-    text = f"internal error {error_id}"
+    text = f"internal error {services.executor.failed(message, error)}"
     if services.debug:
         text = f"{text}: {described(error)}"
     return Code.INTERNAL, text, None, None
@@ -341,7 +336,7 @@ class ChannelCall(Call, eq=False, kw_only=True):
             self.channel.checked = partial(self.services.sent, checked=self.handler.checked)
         outcome = self.handler.invoke(self.services, message, deadline, self.channel)
         if isinstance(outcome, InjectedStream):
-            async with outcome as items:
+            async with outcome.items as items:
                 await self._stream(items, self.channel)
             return
         if inspect.isawaitable(outcome):  # generator functions return their items directly

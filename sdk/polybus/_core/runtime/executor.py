@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
-from msgspec.structs import replace
 
 from ..._util.broadcast import KEPT
 from ..._util.logs import log_fields
@@ -53,7 +52,7 @@ _OF_HTTP: Final = {
 }
 
 
-def _advice(error: BaseException | None) -> str:
+def _advice(error: BaseException) -> str:
     """Return advice to raise a polybus error instead of an ``HTTPException``, or an empty string."""
     status = getattr(error, "status_code", None)
     if type(error).__name__ != "HTTPException" or type(status) is not int:
@@ -61,10 +60,8 @@ def _advice(error: BaseException | None) -> str:
     return f": on the bus raise polybus.{_OF_HTTP.get(status, 'RequestError')} in its place"
 
 
-async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], original: Message, message: Message) -> Any:
+async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], message: Message) -> Any:
     """Call the handler. In tracebacks, this frame separates errors of the handler from errors of middleware."""
-    if message is not original:  # if a middleware replaced the message, answer headers are still shared
-        message.answer_headers = Context(None, original).answer_headers
     return await call(message)
 
 
@@ -109,14 +106,8 @@ class HandlerExecutor:
 
     def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
         """Run a handler with all middleware, and check its answer if checks are on. Errors may be raised before awaiting."""
-        if self._services.check_answers and message.kind is Kind.REQUEST:
-            return self.around(handler, message, deadline, partial(self._checked, handler, deadline=deadline))
-        if not self.middleware:
-            return self._call(handler, message, deadline)
-        if handler.style == "async":
-            services = self._services
-            return self.around(handler, message, deadline, partial(handler.invoke, services, deadline=deadline))
-        return self.around(handler, message, deadline, partial(self._call, handler, deadline=deadline))
+        call = self._checked if self._services.check_answers and message.kind is Kind.REQUEST else self._call
+        return self.around(handler, message, deadline, partial(call, handler, deadline=deadline))
 
     def around(
         self, handler: RequestHandler, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]
@@ -127,11 +118,11 @@ class HandlerExecutor:
             return call(message)
 
         def step(index: int, current: Message) -> Awaitable[Any]:
-            if current is not message:
+            if current is not message:  # if a middleware replaced the message, answer headers are still shared
                 current.answer_headers = Context(None, message).answer_headers
-            function = middleware[index]
-            innermost = index + 1 == len(middleware)
-            call_next = partial(_beyond_middleware, call, message) if innermost else partial(step, index + 1)
+            if index == len(middleware):
+                return _beyond_middleware(call, current)
+            function, call_next = middleware[index], partial(step, index + 1)
             context = Context(bus, current, deadline, pattern)
             if message.kind is Kind.REQUEST and id(function) not in self._proven:
                 return self._watched(function, current, context, call_next)
@@ -178,9 +169,13 @@ class HandlerExecutor:
         """Check the handler's own answer, which middleware may replace afterwards."""
         return self._services.sent(await self._call(handler, message, deadline), handler.checked)
 
-    async def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
+    def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
         if handler.style == "async":
-            return await handler.invoke(self._services, message, deadline)
+            outcome: Awaitable[Any] = handler.invoke(self._services, message, deadline)
+            return outcome
+        return self._call_plain(handler, message, deadline)
+
+    async def _call_plain(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
         if handler.style == "inline" or _NO_THREADS:
             result = handler.invoke(self._services, message, deadline)
         else:
@@ -239,23 +234,18 @@ class HandlerExecutor:
         task = asyncio.current_task()  # the application cancelled the worker's own task
         return task is not None and task.cancelling() > 0
 
-    def publication_failed(self, message: Message, error: BaseException) -> str:
-        """Log and count the failure of an `on` handler. Returns the error id."""
-        error_id = sources.get().urandom(4).hex()
-        self.failed(HandlerFailed(peer=message.peer, subject=message.subject, error_id=error_id, error=error), message)
-        return error_id
-
-    def failed(self, event: HandlerFailed, message: Message) -> None:
-        self._services.counters.failed += 1
-        text = in_one_line(described(event.error)[:_LONGEST]) + _advice(event.error)
-        fields = log_fields(event.peer, message=message, error_id=event.error_id)
-        if event.error is not None and (middleware := self._blamed(event.error)) is not None:
+    def failed(self, message: Message, error: BaseException) -> str:
+        """Log and count the failure of a handler. Returns the error id."""
+        services, subject, error_id = self._services, message.subject, sources.get().urandom(4).hex()
+        services.counters.failed += 1
+        text = in_one_line(described(error)[:_LONGEST]) + _advice(error)
+        fields = log_fields(message=message, error_id=error_id)
+        if (middleware := self._blamed(error)) is not None:
             failed = "the middleware %s failed at %.200r [%s]: %s"
-            name = name_of(middleware)
-            logger.error(failed, name, event.subject, event.error_id, text, exc_info=event.error, extra=fields)
+            logger.error(failed, name_of(middleware), subject, error_id, text, exc_info=error, extra=fields)
         else:
-            failed = "handler of %.200r failed [%s]: %s"
-            logger.error(failed, event.subject, event.error_id, text, exc_info=event.error, extra=fields)
-        if self._services.events.late and len(message.raw or b"") > KEPT:  # the traceback refers to the body
-            event = replace(event, error=None)
-        self._services.emit(event)
+            logger.error("handler of %.200r failed [%s]: %s", subject, error_id, text, exc_info=error, extra=fields)
+        too_large = services.events.late and len(message.raw or b"") > KEPT  # the traceback refers to the body
+        event = HandlerFailed(peer=message.peer, subject=subject, error_id=error_id, error=None if too_large else error)
+        services.emit(event)
+        return error_id

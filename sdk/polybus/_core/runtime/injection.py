@@ -211,16 +211,7 @@ class _HeldInThread(AbstractAsyncContextManager[Any]):
         return bool(await self._services.executor.in_a_thread(self._threads, leave))
 
 
-@define(eq=False, repr=False)
-class InjectedStream(AbstractAsyncContextManager[Any]):
-    """The items of a stream handler with dependencies."""
+class InjectedStream(Struct, frozen=True):
+    """The result of a stream handler with dependencies."""
 
-    _held: AbstractAsyncContextManager[Any]
-
-    async def __aenter__(self) -> Any:
-        return await self._held.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._held.__aexit__(kind, error, trace)
+    items: AbstractAsyncContextManager[Any]

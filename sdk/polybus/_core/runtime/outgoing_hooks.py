@@ -12,9 +12,6 @@ from ...outcomes import Outcome, OutgoingHook
 
 logger: logging.Logger = logging.getLogger("polybus")
 
-_HANDED_OVER = Outcome()
-_ANSWERED = Outcome(received=1)
-
 
 class Departure:
     __slots__ = ("_tell",)
@@ -30,18 +27,14 @@ class Departure:
 
     def end(self, error: BaseException | None = None, *, sent: int = 0, received: int = 0) -> None:
         tell, self._tell = self._tell, []
-        if tell:
-            if error is None and not sent and received <= 1:
-                outcome = _ANSWERED if received else _HANDED_OVER
-            else:
-                outcome = Outcome(error, sent, received)
-            for hook in tell:
-                try:
-                    hook(outcome)
-                except KeyboardInterrupt:
-                    raise
-                except BaseException:  # the caller already has its answer
-                    logger.exception("an outgoing hook failed when it was called with the outcome")
+        outcome = Outcome(error, sent, received)
+        for hook in tell:
+            try:
+                hook(outcome)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # the caller already has its answer
+                logger.exception("an outgoing hook failed when it was called with the outcome")
 
 
 def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: int) -> Departure:

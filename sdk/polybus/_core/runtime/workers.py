@@ -296,9 +296,7 @@ class EagerWorkers(Workers):
     Plain functions run immediately, unless an earlier job is waiting or a task is running, which they would interrupt.
     """
 
-    def __init__(
-        self, loop: Loop, spawn: Callable[..., None], warnings: Warnings, context: contextvars.Context
-    ) -> None:
+    def __init__(self, loop: Loop, spawn: Callable[..., None], warnings: Warnings, context: contextvars.Context) -> None:
         super().__init__(loop, spawn, warnings)
         self._context = context
 

@@ -201,7 +201,7 @@ class HandlerTaker:
         except BaseException as error:
             if executor.is_own_cancellation(error, scope) or executor.must_propagate(error, scope):
                 raise
-            error_id = executor.publication_failed(message, error)
+            error_id = executor.failed(message, error)
             if self.fate.is_last(delivery):
                 await self.fate.bury(delivery, delivery.to.attempt, f"{name} failed: {_words(error)}", error_id)
             else:
@@ -242,7 +242,7 @@ class _Job:
             await self._taker.handle(delivery, self.scope)
         except BaseException as error:
             if not executor.is_own_cancellation(error, self.scope):
-                executor.publication_failed(delivery.message, error)
+                executor.failed(delivery.message, error)
             if executor.must_propagate(error, self.scope):
                 raise
         finally:
