@@ -29,7 +29,7 @@ BOUNDS = {
         runtime.executor._proven runtime.executor.middleware runtime.injection.makers
         runtime.injection.needs runtime.runtime._detached runtime.runtime.overriding
         runtime.services.outgoing runtime.services.overrides
-        runtime.services.recorders runtime.workers._told handlers.handler._makers handlers.lookup.by_uri
+        runtime.services.recorders handlers.handler._makers handlers.lookup.by_uri
         handlers.lookup.listeners handlers.lookup.handlers handlers.lookup.publications handlers.lookup.routes
         handlers.lookup.subscribers link.receiver._asked link.receiver._taps peer.subscription._room
         peer.subscription._readers pubsub.announcer._grouped pubsub.announcer._interests pubsub.handler_subscription.members
@@ -170,7 +170,7 @@ BOUNDS = {
     "one for each channel of the link, for the time of one chunk": "link.link.deferred",
     "one for each link": "pubsub.announcer._told",
     "one for each link that others have opened, and one while something is kept for it still": "runtime.runtime.addresses",
-    "one for each link that this bus has opened": "pubsub.recipients._dialled pubsub.recipients.new_servers",
+    "one for each link that this bus has opened": "pubsub.recipients.upstream pubsub.recipients.new_servers",
     "one for each peer": """
         bus.links._of_key runtime.loop_prevention._asked runtime.loop_prevention._names runtime.loop_prevention._proofs
         runtime.loop_prevention._told runtime.loop_prevention._identities runtime.loop_prevention.held_out

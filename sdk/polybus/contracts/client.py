@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from .._core.rpc.channel import leave
 from .._util.event_loop import Loop, running_loop
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 T = TypeVar("T")
+_Maker: TypeAlias = "Callable[[Any, str | int, ContractMethod], Callable[..., Any]]"
 
 
 class ItemStream(AsyncGenerator[T, None]):
@@ -38,10 +39,10 @@ class ItemStream(AsyncGenerator[T, None]):
         self._loop: Loop | None = None
         self._over = False
 
-    def __aiter__(self) -> ItemStream[T]:
-        return self
-
-    async def __anext__(self) -> T:
+    async def asend(self, value: None) -> T:
+        """Wait for the next item and return it. `value` must be None."""
+        if value is not None:
+            raise TypeError(f"asend({value!r:.40}): a stream does not accept items; use bus.channel()")
         if self._over:
             raise StopAsyncIteration
         channel = self._channel
@@ -50,7 +51,7 @@ class ItemStream(AsyncGenerator[T, None]):
         try:
             return await anext(channel)
         except Exception:  # including StopAsyncIteration; like a generator, the stream ends with an error
-            await self.aclose()
+            self._leave()
             raise
 
     async def _opened(self) -> Channel[T, Any]:
@@ -67,12 +68,6 @@ class ItemStream(AsyncGenerator[T, None]):
             leave(channel)
         return channel
 
-    async def asend(self, value: None) -> T:
-        """Wait for the next item and return it. `value` must be None."""
-        if value is not None:
-            raise TypeError(f"asend({value!r:.40}): a stream does not accept items; use bus.channel()")
-        return await self.__anext__()
-
     async def athrow(
         self,
         kind: type[BaseException] | BaseException,
@@ -80,11 +75,10 @@ class ItemStream(AsyncGenerator[T, None]):
         trace: TracebackType | None = None,
     ) -> T:
         """Leave the stream and raise the given error."""
-        await self.aclose()
+        self._leave()
         raise error if isinstance(error, BaseException) else kind
 
-    async def aclose(self) -> None:
-        """Leave the stream, which stops the handler on the other side."""
+    def _leave(self) -> None:
         self._over, self._opening = True, None
         if self._channel is not None:
             leave(self._channel)
@@ -130,8 +124,7 @@ def client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
             f"{first.name} is a plain `def`, which would block the event loop: write `async def {first.attribute}(self, ...)`, "
             "or use polybus.sync in a thread"
         )
-    ways = {"request": _ask, "stream": _iterate, "notification": _tell}
-    return cast("P", _made(read, prefix, asker, ways))
+    return cast("P", _made(read, prefix, asker, _ask, _iterate))
 
 
 def blocking_client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
@@ -143,14 +136,13 @@ def blocking_client_of(asker: Any, contract: TypeForm[P], prefix: str) -> P:
             f"{first.name} is async: write a contract with plain methods for threads, "
             f"`def {first.attribute}(self, ...) -> T`, for a stream `-> Iterator[T]`; the subjects are the same"
         )
-    ways = {"request": _ask_blocking, "stream": _iterate_blocking, "notification": _tell_blocking}
-    return cast("P", _made(read, prefix, asker, ways))
+    return cast("P", _made(read, prefix, asker, _ask_blocking, _iterate_blocking))
 
 
-def _made(contract: ContractPlan, prefix: str, asker: Any, ways: dict[str, Callable[..., Any]]) -> ContractClient:
+def _made(contract: ContractPlan, prefix: str, asker: Any, ask: _Maker, iterate: _Maker) -> ContractClient:
     client = ContractClient(contract, prefix, asker)
     for subject, method in contract.subjects(prefix).items():
-        function = ways[method.style](asker, subject, method)
+        function: Any = (iterate if method.style == "stream" else ask)(asker, subject, method)
         function.__name__, function.__qualname__, function.__doc__ = method.attribute, method.name, method.text
         function.__signature__ = method.signature
         function.__annotations__ = dict(method.hints)  # with these it implements the contract for another bus
@@ -172,27 +164,21 @@ def _body(method: ContractMethod, given: tuple[Any, ...], named: dict[str, Any])
 
 
 def _ask(asker: Any, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
-    request, returns = asker.request, method.returns
-    timeout = TIMEOUT if method.timeout is None else method.timeout
-    checked = not method.positional
+    send, checked = _sender(asker, subject, method), not method.positional
 
     async def ask(body: Any = _MISSING, /, *more: Any, **named: Any) -> Any:
         if body is _MISSING or more or named or checked:
-            body = _body(method, (*_given(body), *more), named)
-        return await request(subject, body, timeout=timeout, returns=returns)
+            body = _body(method, () if body is _MISSING else (body, *more), named)
+        return await send(body)
 
     return ask
 
 
-def _tell(asker: Any, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
-    notify, checked = asker.notify, not method.positional
-
-    async def tell(body: Any = _MISSING, /, *more: Any, **named: Any) -> None:
-        if body is _MISSING or more or named or checked:
-            body = _body(method, (*_given(body), *more), named)
-        await notify(subject, body)
-
-    return tell
+def _sender(asker: Any, subject: str | int, method: ContractMethod) -> Callable[[Any], Any]:
+    if method.style == "notification":
+        return partial(asker.notify, subject)
+    timeout = TIMEOUT if method.timeout is None else method.timeout
+    return partial(asker.request, subject, timeout=timeout, returns=method.returns)
 
 
 def _iterate(asker: Any, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
@@ -205,19 +191,12 @@ def _iterate(asker: Any, subject: str | int, method: ContractMethod) -> Callable
 
 
 def _ask_blocking(asker: Any, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
-    timeout = TIMEOUT if method.timeout is None else method.timeout
+    send = _sender(asker, subject, method)
 
     def ask(*given: Any, **named: Any) -> Any:
-        return asker.request(subject, _body(method, given, named), timeout=timeout, returns=method.returns)
+        return send(_body(method, given, named))
 
     return ask
-
-
-def _tell_blocking(asker: Any, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
-    def tell(*given: Any, **named: Any) -> None:
-        asker.notify(subject, _body(method, given, named))
-
-    return tell
 
 
 def _iterate_blocking(asker: Any, subject: str | int, method: ContractMethod) -> Callable[..., Any]:
@@ -229,7 +208,3 @@ def _iterate_blocking(asker: Any, subject: str | int, method: ContractMethod) ->
             yield from found
 
     return iterate
-
-
-def _given(body: Any) -> tuple[Any, ...]:
-    return () if body is _MISSING else (body,)

@@ -66,9 +66,8 @@ class Recipients:
     _changed: Callable[[], None]
     """Called when the results of `of` may change."""
     bus_identities: BusIdentities = field(factory=BusIdentities, init=False)
-    _upstream: tuple[PeerCore, ...] = field(default=(), init=False)
-    _dialled: dict[PeerCore, None] = field(factory=dict, init=False)
-    """Same peers as in `_upstream`, for fast removal."""
+    upstream: dict[PeerCore, None] = field(factory=dict, init=False)
+    """Servers at the other end of point-to-point links, which receive every publication."""
     new_servers: dict[PeerCore, None] = field(factory=dict, init=False)
     """Servers that may not know yet which bus this is."""
     gets_all: dict[PeerCore, int] = field(factory=dict, init=False)
@@ -81,35 +80,27 @@ class Recipients:
         self.bus_identities = identities
         identities.changed = self._changed
 
-    @property
-    def upstream(self) -> tuple[PeerCore, ...]:
-        """Servers at the other end of point-to-point links, which receive every publication."""
-        return self._upstream
-
     def joined(self, peer: PeerCore) -> None:
-        self._dialled[peer] = None
-        self._upstream = tuple(self._dialled)
+        self.upstream[peer] = None
         self._changed()
 
     def left(self, peer: PeerCore | None) -> None:
         if peer is None:
             return
-        self._dialled.pop(peer, None)
+        self.upstream.pop(peer, None)
         self.new_servers.pop(peer, None)
-        self._upstream = tuple(self._dialled)
         self._changed()
 
     def clear(self) -> None:
-        self._dialled.clear()
+        self.upstream.clear()
         self.new_servers.clear()
-        self._upstream = ()
         self._changed()
 
     def of(self, subject: str | int) -> tuple[PeerCore, ...]:
         matched = self.remote.match(subject)
         if self.gets_all:
             matched = tuple(dict.fromkeys((*matched, *self.gets_all)))
-        upstream = self._upstream
+        upstream = tuple(self.upstream)
         if isinstance(subject, int) and len(upstream) > 1:  # prefer links with numeric subjects
             upstream = tuple(peer for peer in upstream if has_numbers(peer.link)) or upstream
         if matched and upstream:
@@ -125,7 +116,7 @@ class Recipients:
 
     def shares(self) -> bool:
         """Return True if an engine distributes publications among group members, even while it is reconnecting."""
-        return any(peer.link.inner or peer.link.has_groups for peer in self._upstream)
+        return any(peer.link.inner or peer.link.has_groups for peer in self.upstream)
 
     def clients(self, subject: str | int) -> tuple[PeerCore, ...]:
         return tuple(peer for peer in self.of(subject) if not peer.link.upstream)
