@@ -149,16 +149,14 @@ class FrameChannel(Channel[bytes, bytes]):
         self._goodbye: Closed | None = None
         self._why: Closed | None = None
         self._told = False
-        self._waiter: Any = None
+        self._answered = anyio.Event()
         self.accepted: bool = False
 
     # -- acceptance ------------------------------------------------------------------------------------------------------
 
     async def acceptance(self) -> None:
         """Wait until the other side accepts the tunnel. Raises `BusError` if it rejects the tunnel or has left."""
-        while not self.accepted and self._why is None:
-            self._waiter = self._loop.waiter()
-            await self._waiter
+        await self._answered.wait()
         if self._error is not None:
             raise self._error.with_traceback(None)
         if self._why is not None:
@@ -167,10 +165,6 @@ class FrameChannel(Channel[bytes, bytes]):
     def accept(self) -> None:
         self.accepted = True
         self._port.channel_send(self, Kind.CREDIT, None, None, {"credit": WINDOW})
-
-    def _answered(self) -> None:
-        if self._waiter is not None:
-            self._loop.wake(self._waiter)
 
     # -- outgoing --------------------------------------------------------------------------------------------------------
 
@@ -237,7 +231,7 @@ class FrameChannel(Channel[bytes, bytes]):
     def received_credit(self, count: Any) -> None:
         self.accepted = True
         super().received_credit(count)
-        self._answered()
+        self._answered.set()
         self._pump()
 
     # -- incoming --------------------------------------------------------------------------------------------------------
@@ -363,7 +357,7 @@ class FrameChannel(Channel[bytes, bytes]):
     def _end(self, why: Closed) -> None:
         if self._why is None:
             self._why = why
-            self._answered()
+            self._answered.set()
             self._loop.call_soon(self._deliver)
             self._hold_writer()  # the writer learns of the end in the next turn, and must not wait for room until then
 

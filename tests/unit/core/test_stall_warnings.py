@@ -98,6 +98,21 @@ async def test_a_handler_is_not_blamed_for_an_authorize_that_blocks(caplog: pyte
         assert await blamed(client, 0.0) == ["authorize"]
 
 
+async def test_a_stream_that_blocks_is_named_and_not_the_authorize_that_let_it_in(caplog: pytest.LogCaptureFixture) -> None:
+    bus, clock = Bus(authorize=lambda peer, verb, subject: True), Clock()
+
+    @bus.handle("numbers")
+    async def give() -> AsyncIterator[int]:
+        await anyio.lowlevel.checkpoint()
+        clock.block(2.0)
+        yield 1
+
+    async with timed(bus, clock) as client, client.stream("numbers") as items:
+        assert [item async for item in items] == [1]
+    (text,) = told(caplog)
+    assert text.startswith("the handler test_")
+
+
 async def test_only_what_passes_between_two_waits_of_a_handler_counts(caplog: pytest.LogCaptureFixture) -> None:
     bus, clock, inside, go = Bus(), Clock(), anyio.Event(), anyio.Event()
 

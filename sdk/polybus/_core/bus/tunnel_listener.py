@@ -208,7 +208,7 @@ def hops_of(message: Message) -> int:
 class TunnelCall(Call, eq=False, kw_only=True):
     """A request to open a tunnel. It does not occupy a request slot."""
 
-    sizes_known: bool = False
+    answers_once: bool = False
     _accepts: Any
     channel: FrameChannel
 

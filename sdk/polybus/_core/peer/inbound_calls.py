@@ -402,7 +402,7 @@ class InboundCalls:
             not waiting
             and ((taken < self._few and runtime.running <= runtime.few) or _has_place(runtime, link, taken))
             and (link.outbox is None or self.may_begin())
-            and (not call.sizes_known or not call.handler.answers.weight or self.memory.reserve_answer(call))
+            and (not call.answers_once or not call.handler.answers.weight or self.memory.reserve_answer(call))
         ):
             if call.places is not None and not call.places.take(call):
                 self._hold(call, call.places)
@@ -521,7 +521,7 @@ class InboundCalls:
             if first.link.outbox is not None and not first.may_begin():
                 continue
             call = waiting.popleft()
-            if call.sizes_known and call.handler.answers.weight and not first.memory.reserve_answer(call):
+            if call.answers_once and call.handler.answers.weight and not first.memory.reserve_answer(call):
                 if isinstance(waiting, PriorityQueue):
                     waiting.appendleft(call, _FIRST if call.put_off else _FIRST - 1)
                 else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -44,14 +45,14 @@ class SubscriptionAnnouncer:
     _lookup: HandlerLookup
     _recipients: Recipients
     _to_peers: PeerSubscriptions
-    _interests: dict[Interest, int] = field(factory=dict, init=False)
-    _grouped: dict[str | int, int] = field(factory=dict, init=False)
-    _behind: dict[Interest, int] = field(factory=dict, init=False)
+    _interests: Counter[Interest] = field(factory=Counter, init=False)
+    _grouped: Counter[str | int] = field(factory=Counter, init=False)
+    _behind: Counter[Interest] = field(factory=Counter, init=False)
     """Patterns and users of clients, which are announced only over the inner link."""
     inner: PeerCore | None = field(default=None, init=False)
     """Peer of the inner link, while it is connected."""
     _told: dict[Link, None] = field(factory=dict, init=False)
-    """Links on which this bus has announced anything."""
+    """Links over which this bus has announced something."""
     _restoring: dict[PeerCore, anyio.Event] = field(factory=dict, init=False)
     """Peers that will receive patterns once it is known which bus they are."""
 
@@ -62,9 +63,9 @@ class SubscriptionAnnouncer:
     def add(self, pattern: str | int, group: str | None = None) -> None:
         """Count a subscription. To send it to peers, call `announce`."""
         interest = interest_in(pattern, group)
-        self._interests[interest] = self._interests.get(interest, 0) + 1
+        self._interests[interest] += 1
         if group is not None:
-            self._grouped[interest.pattern] = self._grouped.get(interest.pattern, 0) + 1
+            self._grouped[interest.pattern] += 1
 
     def remove(self, pattern: str | int, group: str | None = None) -> None:
         interest = interest_in(pattern, group)
@@ -77,9 +78,8 @@ class SubscriptionAnnouncer:
     def add_behind(self, wanted: str | int | ToUser) -> None:
         """Count a client's pattern or user. If it is the first of its kind, announce it to the cluster."""
         interest = _behind(wanted)
-        known = interest in self._behind
-        self._behind[interest] = self._behind.get(interest, 0) + 1
-        if not known and self.inner is not None and interest not in self._interests:
+        self._behind[interest] += 1
+        if self._behind[interest] == 1 and self.inner is not None and interest not in self._interests:
             _send(interest, self.inner)
 
     def remove_behind(self, wanted: str | int | ToUser) -> None:
@@ -151,10 +151,9 @@ class SubscriptionAnnouncer:
         """Join the queue groups of all handlers over the inner link, and wait until this is confirmed."""
         peer = self.inner
         if peer is not None and peer.connected:
-            for subject in self._lookup.answered(patterns=True, inner=True):
-                _send(Interest(subject, handler=True), peer)
-            with suppress(Disconnected):
-                await peer.link.confirmed()
+            for interest in self._handlers(peer.link):
+                _send(interest, peer)
+            await self.known_inside()
 
     def add_listener(self, pattern: str) -> None:
         peer = self.inner
@@ -165,9 +164,8 @@ class SubscriptionAnnouncer:
         """Leave all queue groups before a drain, and wait until this is confirmed. Earlier messages still arrive here."""
         for peer in self._audience():
             if _has_groups(peer.link):
-                answered = self._lookup.answered(patterns=True, inner=peer.link.inner)
                 groups = [interest for interest in self._interests if interest.group is not None]
-                for interest in (*(Interest(subject, handler=True) for subject in answered), *groups):
+                for interest in (*self._handlers(peer.link), *groups):
                     _send(interest, peer, Kind.UNSUBSCRIBE)
         await self.known()
 
@@ -312,9 +310,12 @@ class SubscriptionAnnouncer:
             interests = [Interest(interest.pattern) for interest in interests]
         names = list(dict.fromkeys((*interests, *map(Interest, self._to_peers.patterns(peer)))))
         if _tells_handlers(link) and (self._services.ready or not link.inner):  # no requests of other nodes before the start
-            answered = self._lookup.answered(patterns=_has_groups(link), inner=link.inner)
-            names += [Interest(subject, handler=True) for subject in answered]
+            names += self._handlers(link)
         return names
+
+    def _handlers(self, link: Link) -> list[Interest]:
+        answered = self._lookup.answered(patterns=_has_groups(link), inner=link.inner)
+        return [Interest(subject, handler=True) for subject in answered]
 
     def _allowed(self, peer: PeerCore, names: list[Interest]) -> Collection[Interest]:
         """Return the names that `authorize` allows the peer to see. Names with an asynchronous decision are sent later."""
@@ -427,13 +428,12 @@ def _behind(wanted: str | int | ToUser) -> Interest:
     return Interest("", user=wanted.key) if isinstance(wanted, ToUser) else Interest(wanted)
 
 
-def _one_less(counts: dict[Any, int], interest: Interest | str | int) -> bool:
+def _one_less(counts: Counter[Any], interest: Interest | str | int) -> bool:
     """Decrement a count. Returns False if it reaches zero."""
-    left = counts.get(interest, 0) - 1
-    if left > 0:
-        counts[interest] = left
+    counts[interest] -= 1
+    if counts[interest] > 0:
         return True
-    counts.pop(interest, None)
+    del counts[interest]
     return False
 
 

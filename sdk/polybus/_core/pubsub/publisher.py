@@ -6,7 +6,6 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
@@ -14,7 +13,7 @@ import anyio.lowlevel
 from attrs import define, field
 from msgspec import Struct
 
-from ..._util.logs import ViolationCounter, log_fields
+from ..._util.logs import log_fields
 from ..._util.pattern_index import SubjectIndex
 from ...body import JSON
 from ...errors import BusError, LocalProtocolError, QueueFull
@@ -90,28 +89,17 @@ class Unsent(Struct):
             raise self.failed[0][1]
 
 
+@define(eq=False, repr=False, weakref_slot=False, kw_only=True)
 class PublicationRoute(Targets):
     """The targets and the encoding of a subject's publications. Cached until a subscription changes."""
 
-    __slots__ = ("blank", "choose", "only_peer", "kept")
-
-    def __init__(
-        self,
-        subject: str | int,
-        queues: tuple[PublicationQueue, ...],
-        peers: tuple[PeerCore, ...],
-        confirmed: bool,
-        kept: bool = False,
-    ) -> None:
-        super().__init__(peers, queues)
-        self.kept: bool = kept
-        """True if a stream stores the publications, so that publishing has to wait for the stream."""
-        # There is a fast path for a single link to a server that supports publications, without local queues.
-        short = confirmed and len(peers) == 1 and not queues and peers[0].link.upstream and not kept
-        self.only_peer: PeerCore | None = peers[0] if short else None
-        # `LinkFlow.publish_alone` reuses this object, because the codec encodes it immediately and nothing keeps it.
-        self.blank: Message = Message(Kind.PUBLISH, subject)
-        self.choose: Choose | None = own_format(peers)
+    kept: bool
+    """True if a stream stores the publications, so that publishing has to wait for the stream."""
+    only_peer: PeerCore | None
+    """The only target if it is a server that supports publications, for a fast path."""
+    choose: Choose | None
+    blank: Message
+    """Empty publication that `LinkFlow.publish_alone` reuses, because the codec encodes it immediately and nothing keeps it."""
 
 
 def make_publication(
@@ -151,7 +139,6 @@ class Publisher:
     """Makes the other nodes of the cluster number their publications."""
     _numbering: anyio.Lock | None = field(default=None, init=False)
     """Lock that is held while a numbered publication is sent. Each run of the bus has a new lock."""
-    _unsent: ViolationCounter = field(factory=ViolationCounter, init=False)
 
     # -- routes ----------------------------------------------------------------------------------------------------------
 
@@ -162,27 +149,26 @@ class Publisher:
         if len(self.routes) >= ROUTES:
             self.routes.clear()
         recipients = self._recipients
-        queues, peers, upstream = self._local.match(subject), recipients.of(subject), recipients.upstream
+        queues, peers = self._local.match(subject), recipients.of(subject)
         if self._local.addresses or recipients.remote.addresses or "/" in str(subject):
             queues, peers = self._by_all_spellings(subject, queues, peers)
-        route = PublicationRoute(
-            subject,
-            queues,
-            peers,
-            confirmed=recipients.unconfirmed.keys().isdisjoint(peers),
-            kept=self.keeps is not None and self.keeps(subject),
-        )
-        if len(peers) > 1 and (self._relays.size > 0 or len(upstream) > 1):
-            self.in_net = True
-        route.two_ways = self._may_return(peers)
-        if route.two_ways:
-            route.only_peer = None
-        else:
-            route.twice = recipients.bus_identities.same(peers)
-            route.two_ways = len(route.twice) > 0
-        if not route.queues and not route.peers:
+        if not queues and not peers:
             self._check_gone()
-        self.routes[subject] = route
+        if len(peers) > 1 and (self._relays.size > 0 or len(recipients.upstream) > 1):
+            self.in_net = True
+        kept, may_return = self.keeps is not None and self.keeps(subject), self._may_return(peers)
+        twice = () if may_return else recipients.bus_identities.same(peers)
+        only = peers[0] if len(peers) == 1 and not (queues or kept or may_return) else None
+        route = self.routes[subject] = PublicationRoute(
+            peers,
+            queues,
+            may_return or len(twice) > 0,
+            twice,
+            kept=kept,
+            only_peer=only if only is not None and only.link.upstream and only not in recipients.unconfirmed else None,
+            choose=own_format(peers),
+            blank=Message(Kind.PUBLISH, subject),
+        )
         return route
 
     def _may_return(self, peers: Iterable[PeerCore]) -> bool:
@@ -461,9 +447,9 @@ class Publisher:
     def unsent(self, message: Message, peer: PeerCore, how: str, error: BusError) -> None:
         """Count a publication that a peer's protocol cannot carry, and log it with a rate limit."""
         self._services.counters.dropped += 1
-        if self._unsent.add(monotonic()) == 1:
-            text = "%.200r, and perhaps others like it, could not be %s to %r: %.300s"
-            logger.warning(text, message.subject, how, peer, error, extra=log_fields(peer, subject=message.subject))
+        text = "%.200r, and perhaps others like it, could not be %s to %r: %.300s"
+        fields = log_fields(peer, subject=message.subject)
+        self._services.running.warnings.warn(logger, text, message.subject, how, peer, error, lines=1, extra=fields)
 
     # -- buses with several routes ---------------------------------------------------------------------------------------
 

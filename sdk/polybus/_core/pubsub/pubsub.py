@@ -44,7 +44,6 @@ class Relay(Struct, eq=False):
     _publisher: Publisher
     _deduplicator: Deduplicator
     _hinted: set[str | int] = set()
-    _stopped: set[str | int] = set()
 
     def takes(self, message: Message) -> bool:
         patterns = self.patterns
@@ -92,14 +91,13 @@ class Relay(Struct, eq=False):
         return on
 
     def stop(self, message: Message, hops: int) -> None:
-        """Drop a publication with too many hops. Logs this once per subject."""
-        subject = message.subject
-        text = too_far(subject, hops, self._services.limits.hops)
-        self._services.counters.dropped += 1
-        self._services.dead_letter(message.peer, message, Code.FAILED_PRECONDITION, text)
-        if subject not in self._stopped and len(self._stopped) < _HINTS:
-            self._stopped.add(subject)
-            logger.warning("%.200s", text, extra=log_fields(message=message))
+        """Drop a publication with too many hops."""
+        services, subject = self._services, message.subject
+        text = too_far(subject, hops, services.limits.hops)
+        services.counters.dropped += 1
+        services.dead_letter(message.peer, message, Code.FAILED_PRECONDITION, text)
+        fields = log_fields(message=message)
+        services.running.warnings.warn(logger, "%.200s", text, about=subject, lines=1, extra=fields)
 
     def hint(self, subject: str | int, source: PeerCore) -> bool:
         """Warn that no relay is configured, once per subject. Returns False if the warning has been logged before."""

@@ -13,7 +13,7 @@ import anyio
 from msgspec import Struct
 
 from ..._util.logs import log_fields
-from ...errors import Code, Forbidden, RequestError
+from ...errors import Code, RequestError
 from ...message import Kind, Message
 from ...outcomes import Denied, Misfit, answer_of, described, kind_of, only_of
 from ..runtime.context import current_call
@@ -87,8 +87,8 @@ class Call(Struct, eq=False):
     """True if the result is a `Message` that contains another bus's answer."""
     of_channel: int = 0
     """Number to add to the count of streams and channels: 1 for these, otherwise 0."""
-    sizes_known: bool = True
-    """True if the handler records the sizes of its answers."""
+    answers_once: bool = True
+    """True if a handler gives a single answer. It then records the sizes of its answers."""
 
     @property
     def function(self) -> str:
@@ -118,18 +118,18 @@ class Call(Struct, eq=False):
     async def _run(self) -> None:
         services, message, handler, deadline = self.services, self.message, self.handler, self.deadline
         timed = deadline != math.inf
-        if timed:
+        if timed or self.of_channel:
             _ = current_call.set(self)  # in the context of this job
         try:
             if services.authorize is not None and self.peer is not None:
-                await self._authorized("notify" if message.kind is Kind.NOTIFY else "request")
-            self.delivered = True
-            if handler.style == "async" and not services.executor.middleware:
+                await self._authorized(kind_of(message))
+            self.delivered = self.answers_once
+            if self.answers_once and handler.style == "async" and not services.executor.middleware:
                 result = await handler.invoke(services, message, deadline if timed else None)
                 if services.check_answers and message.kind is Kind.REQUEST:
                     result = services.sent(result, handler.checked)
             else:
-                result = await services.executor.run(handler, message, deadline if timed else None)
+                result = await self._execute(deadline if timed else None)
             if self.peer is not None and (outbox := self.peer.link.outbox) is not None and not outbox.takes_answers:
                 later = self.origin.answer_later(self, result)
                 result = None  # so that it is freed once it is encoded
@@ -137,16 +137,22 @@ class Call(Struct, eq=False):
             elif not self.ended:
                 self.origin.answer(self, result)
         except Exception as error:
-            if not self.ended:
-                self.origin.refuse(self, *failure(error, services, message))
+            if not self.ended:  # otherwise the client has left, which probably caused the error
+                self._refuse(error)
         except BaseException as error:
             # The caller still needs an answer, for example after SystemExit or a cancellation that the handler itself caused.
             if not (self.ended or services.executor.is_own_cancellation(error, self.scope)):
-                self.origin.refuse(self, *failure(error, services, message))
+                self._refuse(error)
             if self.ended or services.executor.must_propagate(error, self.scope):
                 raise
         finally:
             self.end()
+
+    def _execute(self, deadline: float | None) -> Awaitable[Any]:
+        return self.services.executor.run(self.handler, self.message, deadline)
+
+    def _refuse(self, error: BaseException) -> None:
+        self.origin.refuse(self, *failure(error, self.services, self.message))
 
     def run_plain(self) -> bool:
         """Run a plain function without a task. Returns False if `run` has to await something."""
@@ -169,7 +175,7 @@ class Call(Struct, eq=False):
                 self.origin.answer(self, result)
         except BaseException as error:  # there is no task that it could end
             if not self.ended:
-                self.origin.refuse(self, *failure(error, self.services, self.message))
+                self._refuse(error)
             if isinstance(error, KeyboardInterrupt):
                 raise
         finally:
@@ -180,7 +186,7 @@ class Call(Struct, eq=False):
     def _is_plain(self) -> bool:
         services, peer = self.services, self.peer
         return (
-            type(self) is Call
+            self.answers_once
             and not self.ended
             and self.handler.style in _PLAIN
             and services.authorize is None
@@ -245,25 +251,16 @@ class AwaitableResult(Struct, frozen=True):
 class RefusedCall(Call, eq=False, kw_only=True):
     """A request without a handler. The bus rejects it after calling `authorize`, so that clients cannot probe for subjects."""
 
-    sizes_known: bool = False
+    answers_once: bool = False
     outcome: RequestError
 
     @property
     def function(self) -> str:
         return "authorize"
 
-    async def _run(self) -> None:
-        try:
-            try:
-                await self._authorized(kind_of(self.message))
-            except Forbidden as error:
-                self.outcome = error
-            else:
-                self.services.counters.refused += 1
-            if not self.ended:
-                self.origin.refuse(self, *failure(self.outcome, self.services, self.message))
-        finally:
-            self.end()
+    async def _execute(self, deadline: float | None) -> None:
+        self.services.counters.refused += 1
+        raise self.outcome
 
 
 def refused_call(
@@ -299,7 +296,7 @@ def _skipped(services: Services, message: Message, why: Misfit) -> None:
 
 class ChannelCall(Call, eq=False, kw_only=True):
     of_channel: int = 1
-    sizes_known: bool = False
+    answers_once: bool = False
 
     channel: Channel[Any, Any]
     on_discard: Callable[[ChannelCall], object] | None = None
@@ -309,27 +306,11 @@ class ChannelCall(Call, eq=False, kw_only=True):
         self.channel.on_end = self.stop
         self.channel.answers = True
 
-    async def _run(self) -> None:
-        services, channel = self.services, self.channel
-        deadline = None if self.deadline == math.inf else self.deadline
-        _ = current_call.set(self)
-        try:
-            if services.authorize is not None and self.peer is not None:
-                await self._authorized(kind_of(self.message))
-            await services.executor.around(
-                self.handler, self.message, deadline, lambda message: self._converse(message, deadline)
-            )
-            channel.finish()
-        except Exception as error:
-            if not self.ended:  # otherwise the client has left, which probably caused the error
-                self._fail(error)
-        except BaseException as error:
-            if not (self.ended or services.executor.is_own_cancellation(error, self.scope)):
-                self._fail(error)
-            if self.ended or services.executor.must_propagate(error, self.scope):
-                raise
-        finally:
-            self.end()
+    async def _execute(self, deadline: float | None) -> None:
+        self.delivered = True
+        converse = partial(self._converse, deadline=deadline)
+        await self.services.executor.around(self.handler, self.message, deadline, converse)
+        self.channel.finish()
 
     async def _converse(self, message: Message, deadline: float | None) -> None:
         if self.services.check_answers:
@@ -344,10 +325,9 @@ class ChannelCall(Call, eq=False, kw_only=True):
         if self.handler.style == "stream":
             await self._stream(outcome, self.channel)
 
-    def _fail(self, error: BaseException) -> None:
+    def _refuse(self, error: BaseException) -> None:
         if self.channel.failed is None:
-            code, text, reason, detail = failure(error, self.services, self.message)
-            self.channel.abort(code, text, reason, detail)
+            self.channel.abort(*failure(error, self.services, self.message))
 
     async def _stream(self, given: Any, channel: Channel[Any, Any]) -> None:
         if not isinstance(given, AsyncIterable):

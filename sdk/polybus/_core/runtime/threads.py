@@ -198,7 +198,7 @@ class _ThreadCall(Struct, eq=False):
     _threads: Threads
     _call: CallThreads
     _function: Callable[[], Any]
-    _waiter: Any = None
+    _ended: anyio.Event | None = None
     _called: bool = False
     _given_up: bool = False
     returned: bool = False
@@ -223,8 +223,8 @@ class _ThreadCall(Struct, eq=False):
             raise RuntimeError(f"{self.name} raised {type(error).__name__} in its thread") from error
         finally:
             self.returned = True
-            if self._waiter is not None:
-                self.tell(self._wake)
+            if self._ended is not None:
+                self.tell(self._ended.set)
 
     @property
     def name(self) -> str:
@@ -240,12 +240,9 @@ class _ThreadCall(Struct, eq=False):
         return self.returned or not self._called
 
     async def wait(self) -> None:
-        self._waiter = self._threads.loop.waiter()
+        self._ended = anyio.Event()
         if not self.returned:
-            await self._waiter
-
-    def _wake(self) -> None:
-        self._threads.loop.wake(self._waiter)
+            await self._ended.wait()
 
     def wait_begins(self) -> None:
         self._waits += 1
