@@ -124,12 +124,14 @@ class Call(Struct, eq=False):
             if services.authorize is not None and self.peer is not None:
                 await self._authorized(kind_of(message))
             self.delivered = self.answers_once
-            if self.answers_once and handler.style == "async" and not services.executor.middleware:
+            if not self.answers_once:
+                result = await self._execute(deadline if timed else None)
+            elif handler.style == "async" and not services.executor.middleware:
                 result = await handler.invoke(services, message, deadline if timed else None)
                 if services.check_answers and message.kind is Kind.REQUEST:
                     result = services.sent(result, handler.checked)
             else:
-                result = await self._execute(deadline if timed else None)
+                result = await services.executor.run(handler, message, deadline if timed else None)
             if self.peer is not None and (outbox := self.peer.link.outbox) is not None and not outbox.takes_answers:
                 later = self.origin.answer_later(self, result)
                 result = None  # so that it is freed once it is encoded
@@ -148,8 +150,8 @@ class Call(Struct, eq=False):
         finally:
             self.end()
 
-    def _execute(self, deadline: float | None) -> Awaitable[Any]:
-        return self.services.executor.run(self.handler, self.message, deadline)
+    async def _execute(self, deadline: float | None) -> None:
+        """Do what the call is for, if no handler gives a single answer."""
 
     def _refuse(self, error: BaseException) -> None:
         self.origin.refuse(self, *failure(error, self.services, self.message))

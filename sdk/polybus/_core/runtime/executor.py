@@ -60,8 +60,10 @@ def _advice(error: BaseException) -> str:
     return f": on the bus raise polybus.{_OF_HTTP.get(status, 'RequestError')} in its place"
 
 
-async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], message: Message) -> Any:
+async def _beyond_middleware(call: Callable[[Message], Awaitable[Any]], original: Message, message: Message) -> Any:
     """Call the handler. In tracebacks, this frame separates errors of the handler from errors of middleware."""
+    if message is not original:  # if a middleware replaced the message, answer headers are still shared
+        message.answer_headers = Context(None, original).answer_headers
     return await call(message)
 
 
@@ -106,8 +108,12 @@ class HandlerExecutor:
 
     def run(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
         """Run a handler with all middleware, and check its answer if checks are on. Errors may be raised before awaiting."""
-        call = self._checked if self._services.check_answers and message.kind is Kind.REQUEST else self._call
-        return self.around(handler, message, deadline, partial(call, handler, deadline=deadline))
+        call: Callable[[Message], Awaitable[Any]] = partial(self._call, handler, deadline=deadline)
+        if self._services.check_answers and message.kind is Kind.REQUEST:
+            call = partial(self._checked, handler, deadline=deadline)
+        elif handler.style == "async":
+            call = partial(handler.invoke, self._services, deadline=deadline)
+        return self.around(handler, message, deadline, call)
 
     def around(
         self, handler: RequestHandler, message: Message, deadline: float | None, call: Callable[[Message], Awaitable[Any]]
@@ -118,11 +124,11 @@ class HandlerExecutor:
             return call(message)
 
         def step(index: int, current: Message) -> Awaitable[Any]:
-            if current is not message:  # if a middleware replaced the message, answer headers are still shared
+            if current is not message:
                 current.answer_headers = Context(None, message).answer_headers
-            if index == len(middleware):
-                return _beyond_middleware(call, current)
-            function, call_next = middleware[index], partial(step, index + 1)
+            function = middleware[index]
+            innermost = index + 1 == len(middleware)
+            call_next = partial(_beyond_middleware, call, message) if innermost else partial(step, index + 1)
             context = Context(bus, current, deadline, pattern)
             if message.kind is Kind.REQUEST and id(function) not in self._proven:
                 return self._watched(function, current, context, call_next)
@@ -169,13 +175,9 @@ class HandlerExecutor:
         """Check the handler's own answer, which middleware may replace afterwards."""
         return self._services.sent(await self._call(handler, message, deadline), handler.checked)
 
-    def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Awaitable[Any]:
+    async def _call(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
         if handler.style == "async":
-            outcome: Awaitable[Any] = handler.invoke(self._services, message, deadline)
-            return outcome
-        return self._call_plain(handler, message, deadline)
-
-    async def _call_plain(self, handler: RequestHandler, message: Message, deadline: float | None) -> Any:
+            return await handler.invoke(self._services, message, deadline)
         if handler.style == "inline" or _NO_THREADS:
             result = handler.invoke(self._services, message, deadline)
         else:
