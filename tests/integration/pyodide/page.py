@@ -12,7 +12,8 @@ from typing import Any
 import anyio
 
 import polybus
-from polybus import Bus, Channel, Code, ConnectFailed, Context, Limits, NoHandler, RequestError, connect
+from polybus import Bus, Channel, Code, ConnectFailed, Context, Limits, NoHandler, RemoteProtocolError, RequestError, connect
+from polybus.plugins.registry import find_protocol
 from polybus.transports.postmessage import JSPort, PortTransport
 
 OUT_OF_PLACE = "websockets httpx cloudevents google.protobuf uvloop multiprocessing"
@@ -156,6 +157,31 @@ async def what_is_no_port() -> None:
         assert "gave Array of JavaScript, which is not a message port" in str(error)
 
 
+def what_is_too_deep() -> None:
+    """It is refused before a parser sees it: the recursion of the parser would end Python and the page with it."""
+    deep = b"[" * 60_000
+    no_length = b"\xff\xff\xff\xff"
+    frames = {
+        "ubre": [b'{"request":"m","id":"x","body":' + deep, b'{"request":"x","body":{"subject":"m","body":' + deep],
+        "ubre?format=binary": [
+            b"R\0\1" + no_length + b'x{"subject":"m","body":' + deep,
+            b"R\0\3" + no_length + b"x\0m" + deep,
+            b"E" + (60_002).to_bytes(2, "big") + b"\0\0\0\0x\0" + deep,
+        ],
+        "jrep": [b'[{"ToSubject":"a","Value":' + deep, b'[{"ToSubject":"a","Value":' + deep[:20_000], deep],
+    }
+    for name, datas in frames.items():
+        protocol, _, option = name.partition("?")
+        codec = find_protocol(protocol, dict([option.split("=")] if option else [])).codec(Limits())
+        for data in datas:
+            try:
+                found = codec.decode(data)
+            except RemoteProtocolError as error:
+                assert error.reason == "too_deep", (name, data[:60], error)
+            else:
+                raise AssertionError(f"{name} has read {found}")
+
+
 def ports() -> int:
     """Those that something still leads to: JavaScript does, by the functions that it was given."""
     gc.collect()
@@ -275,6 +301,7 @@ async def main() -> int:
     await a_deadline_that_passes_as_it_is_set(server)
     await over_a_channel(server)
     await what_is_no_port()
+    what_is_too_deep()
     await nothing_is_kept(server)
     await in_the_event()
     print(f"{len(polybus.__all__)} names of polybus in Pyodide")

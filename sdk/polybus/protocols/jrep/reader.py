@@ -181,8 +181,9 @@ class MessageReader:
         if len(frame) <= self._long:
             return [frame]
         try:
+            check_levels(frame, self._depth)  # before the parser, whose recursion would end Python in a browser
             return cut(frame, self._long)
-        except (ValueError, RecursionError):
+        except ValueError:
             apart = told_apart(frame)
             return [frame] if apart is None else joined(apart, self._long)
 

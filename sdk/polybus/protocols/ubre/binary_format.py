@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ...body import OCTETS, check_json
+from ...body import OCTETS, check_json, check_levels
 from ...errors import EncodeError, LocalProtocolError, RemoteProtocolError, Unsupported
 from ...limits import Limits
 from ...message import Kind, Message
@@ -100,7 +100,7 @@ class BinaryReader:
         subject, more, text = rest.partition("\0")
         extras = self._extras(text, id) if more else NO_EXTRAS
         if not self._raw and (not named or extras.spec is True):
-            subject, body = self._subject_in(body)
+            subject, body = self._subject_in(body, id)
         if len(subject) > self._short_subject or not subject.isprintable():
             members.check_subject(subject, self._limits.subject, id, empty=True)
         message = Message(_REQUEST, subject, id)
@@ -110,8 +110,15 @@ class BinaryReader:
                 message.headers = WIRE_RULES.read_headers(extras.headers, self._limits.headers, id)
         return self._with_body(message, body, self._raw, id)
 
-    def _subject_in(self, body: bytes | None) -> tuple[str, bytes | None]:
-        found = members.named_in_body(body) if body else None
+    def _subject_in(self, body: bytes | None, id: str) -> tuple[str, bytes | None]:
+        if not body:
+            return "", body
+        if len(body) > self._short_json:
+            try:
+                check_levels(body, self._limits.depth + 1)  # before the parser, whose recursion would end Python in a browser
+            except ValueError as error:
+                raise refuse_json(error, id) from error
+        found = members.named_in_body(body)
         return ("", body) if found is None else (found.subject, bytes(found.body))
 
     def _publish(self, name: str, body: bytes | None) -> Message:
