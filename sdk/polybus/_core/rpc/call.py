@@ -150,7 +150,7 @@ class Call(Struct, eq=False):
         finally:
             self.end()
 
-    async def _execute(self, deadline: float | None) -> None:
+    async def _execute(self, deadline: float | None) -> Any:
         """Do what the call is for, if no handler gives a single answer."""
 
     def _refuse(self, error: BaseException) -> None:
