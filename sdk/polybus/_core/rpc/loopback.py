@@ -26,32 +26,33 @@ if TYPE_CHECKING:
     from ..._util.event_loop import Loop
     from ..runtime.ports import RequestHandler
     from ..runtime.services import Services
-    from ..runtime.workers import Places
-    from .call import ResponseSink
 
 
 @define(eq=False, repr=False)
 class Loopback:
-    """Sends a bus's requests to itself. Bodies are encoded, so that handlers see the same values as from a peer."""
+    """Sends a bus's requests to itself, and receives the results. Implements `ResponseSink`.
+
+    Bodies are encoded, so that handlers see the same values as from a peer. The id of a message is the `Reply`, or the opener's
+    end of a channel. Channels need no results, because their two ends notify each other.
+    """
 
     services: Services
     calls: dict[int, Call] = field(factory=dict)
-    """Calls, keyed by the `id` of their origin."""
+    """Calls, keyed by their `id`."""
     channels: int = field(default=0, init=False)
     """Number of open streams and channels."""
     _deadlines: Deadlines = field(factory=Deadlines, init=False)
 
-    def start(self, call: Call, places: Places | None) -> None:
+    def start(self, call: Call) -> None:
         runtime = self.services.running
-        self.calls[id(call.origin)] = call
+        self.calls[id(call)] = call
         self.channels += call.of_channel
-        call.places = places
-        if places is None or places.take(call):
+        if call.places is None or call.places.take(call):
             runtime.workers.submit(call)
         else:
-            places.wait(call)
+            call.places.wait(call)
         if call.deadline < self._deadlines.until:
-            self._deadlines.add(call.deadline, id(call.origin))
+            self._deadlines.add(call.deadline, id(call))
             runtime.deadlines.watch(self, call.deadline)
 
     @property
@@ -72,12 +73,54 @@ class Loopback:
             call.stop()
         return self._deadlines.next
 
-    def over(self, sink: ResponseSink) -> None:
-        self.channels -= isinstance(self.calls.pop(id(sink), None), ChannelCall)
-
     def stop(self) -> None:
         for call in list(self.calls.values()):
             call.stop()
+
+    # -- results ---------------------------------------------------------------------------------------------------------
+
+    def answer(self, call: Call, value: Any) -> None:
+        if not call.of_channel:
+            raw, body_format = encode_local(value)
+            headers = call.message.answer_headers
+            if headers:
+                headers = check_headers(headers, self.services.limits.headers)
+            call.message.id.resolve(Message(Kind.RESPONSE, call.message.subject, None, raw, body_format, headers or None))
+
+    async def answer_later(self, call: Call, value: Any) -> None:
+        self.answer(call, value)
+
+    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
+        facts = {"text": text, "reason": reason, "detail": detail}
+        message = Message(Kind.ERROR, call.message.subject, code=code, attributes=facts)
+        call.message.id.reject(message, self.services.running.time(), own=True)
+
+    def put_off(self, call: Call) -> bool:
+        return False
+
+    def proceed(self, call: Call) -> None:
+        places = call.places
+        assert places is not None
+        if places.take(call):  # a bus's own requests have no other limit
+            self.services.running.workers.submit(call)
+        else:
+            places.wait(call, first=True)
+
+    def stopped(self, call: Call) -> None:
+        del self.calls[id(call)]
+        self.channels -= call.of_channel
+        self.services.signal()
+        if not (call.of_channel or call.message.id.done()):
+            call.message.id.fail(Disconnected("the bus was closed", "this bus", True))
+
+    def returned(self, call: Call) -> None:
+        if call.places is not None:
+            call.places.leave(call)
+
+    def finished(self, call: Call) -> None:
+        if (places := call.places) is not None and not places.drop(call):
+            places.leave(call)
+        self.stopped(call)
 
 
 class HandlerParty(Struct, frozen=True, eq=False):
@@ -106,35 +149,30 @@ class HandlerParty(Struct, frozen=True, eq=False):
         hooks = services.outgoing
         ttl = runtime.ttl(now, deadline)
         reply: Reply[Any] = (ObservedReply if hooks else Reply)(runtime.loop, subject, returns, now, deadline, ttl)
-        raw, body_format = encode_local(body) if body is not None else (None, JSON)
         if ttl is not None:
             deadline = now + ttl  # which the enclosing scope and the calling handler limit
-        message = Message(Kind.REQUEST, handler.subject, reply, raw, body_format, headers, ttl, checked=raw)
-        message.extras = None if self.facts is None else {**self.facts}
+        message = self._message(Kind.REQUEST, handler.subject, reply, body, headers, ttl)
         if isinstance(reply, ObservedReply):
             reply.departure = self._depart(message)
         if (refusal := self._refusal(subject)) is not None:
             reply.fail(refusal)
             return reply
-        call = Call(services, LocalSink(self.loopback, reply), None, handler, message, deadline)
+        call = Call(services, self.loopback, None, handler, message, deadline, handler.places)
         call.asked_by_holder = holds()
         reply.on_cancel = lambda _: call.stop()
         reply.sent = True
-        self.loopback.start(call, handler.places)
+        self.loopback.start(call)
         return reply
 
     async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
         handler, services = self.handler, self.loopback.services
         if (refusal := self._refusal(handler.subject)) is not None:
             raise refusal
-        raw, body_format = encode_local(body) if body is not None else (None, JSON)
         reply = InternalReply(services.running.loop, handler.subject, Any, services.running.time(), math.inf)
-        facts = None if self.facts is None else {**self.facts}
-        message = Message(Kind.NOTIFY, handler.subject, reply, raw, body_format, headers, attributes=facts, checked=raw)
+        message = self._message(Kind.NOTIFY, handler.subject, reply, body, headers)
         if services.outgoing:
             self._depart(message).end()
-        call = Call(services, LocalSink(self.loopback, reply), None, handler, message, math.inf)
-        self.loopback.start(call, handler.places)
+        self.loopback.start(Call(services, self.loopback, None, handler, message, math.inf, handler.places))
 
     async def open_channel(
         self,
@@ -166,18 +204,17 @@ class HandlerParty(Struct, frozen=True, eq=False):
         near: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT)
         far: Channel[Any, Any] = Channel(runtime.loop, port, subject, CREDIT, receiving=mode != "stream")
         port.ends = (near, far)
-        raw, body_format = encode_local(body) if body is not None else (None, JSON)
         near.started = now
         near.deadline = math.inf if timeout is None else now + timeout
         ttl = near.ttl = runtime.ttl(now, near.deadline)
         deadline = math.inf if ttl is None else now + ttl
-        attributes = {**(self.facts or {}), "mode": mode, "hops": hops}
-        message = Message(Kind.OPEN, subject, near, raw, body_format, headers, ttl, attributes=attributes, checked=raw)
+        message = self._message(Kind.OPEN, subject, near, body, headers, ttl)
+        message.attributes.update(mode=mode, hops=hops)
         if services.outgoing:
             near.departure = self._depart(message)
-        call = ChannelCall(services, LocalSink(loopback), None, handler, message, deadline, channel=far)
+        call = ChannelCall(services, loopback, None, handler, message, deadline, handler.places, channel=far)
         call.asked_by_holder = holds()
-        loopback.start(call, handler.places)
+        loopback.start(call)
         return near
 
     async def forward(self, message: Message, deadline: float) -> Message:
@@ -194,6 +231,14 @@ class HandlerParty(Struct, frozen=True, eq=False):
         ViaHeader.strip(message)
         await self.send_notify(message.subject, message.body, message.headers)
 
+    def _message(
+        self, kind: Kind, subject: str | int, sender: Any, body: Any, headers: dict[str, str] | None, ttl: float | None = None
+    ) -> Message:
+        raw, body_format = encode_local(body) if body is not None else (None, JSON)
+        message = Message(kind, subject, sender, raw, body_format, headers, ttl, checked=raw)
+        message.extras = None if self.facts is None else {**self.facts}
+        return message
+
     def _depart(self, message: Message) -> Departure:
         services = self.loopback.services
         return depart(services.outgoing, message, None, services.limits.headers)
@@ -206,62 +251,6 @@ class HandlerParty(Struct, frozen=True, eq=False):
         if running >= self.loopback.services.limits.pending:
             return QueueFull(f"{running} requests of this bus to itself already run (Limits.pending)")
         return None
-
-
-class LocalSink(Struct, eq=False):
-    """Receives the results of a bus's requests to itself. Implements `ResponseSink`.
-
-    Streams and channels do not use replies. Their two ends notify each other.
-    """
-
-    _loopback: Loopback
-    _reply: Reply[Any] | None = None
-
-    def answer(self, call: Call, value: Any) -> None:
-        raw, body_format = encode_local(value)
-        if self._reply is not None:
-            headers = call.message.answer_headers
-            if headers:
-                headers = check_headers(headers, call.services.limits.headers)
-            self._reply.resolve(Message(Kind.RESPONSE, call.message.subject, None, raw, body_format, headers or None))
-
-    async def answer_later(self, call: Call, value: Any) -> None:
-        self.answer(call, value)
-
-    def refuse(self, call: Call, code: Code, text: str, reason: str | None, detail: Any) -> None:
-        facts = {"text": text, "reason": reason, "detail": detail}
-        if self._reply is not None:
-            message = Message(Kind.ERROR, call.message.subject, code=code, attributes=facts)
-            self._reply.reject(message, self._loopback.services.running.time(), own=True)
-
-    def put_off(self, call: Call) -> bool:
-        return False
-
-    def proceed(self, call: Call) -> None:
-        places = call.places
-        assert places is not None
-        if places.take(call):  # a bus's own requests have no other limit
-            self._loopback.services.running.workers.submit(call)
-        else:
-            places.wait(call, first=True)
-
-    def stopped(self, call: Call) -> None:
-        self._over(call)
-
-    def returned(self, call: Call) -> None:
-        if call.places is not None:
-            call.places.leave(call)
-
-    def finished(self, call: Call) -> None:
-        if (places := call.places) is not None and not places.drop(call):
-            places.leave(call)
-        self._over(call)
-
-    def _over(self, call: Call) -> None:
-        self._loopback.over(self)
-        call.services.signal()
-        if self._reply is not None and not self._reply.done():
-            self._reply.fail(Disconnected("the bus was closed", "this bus", True))
 
 
 class LocalPort(Struct, eq=False):
