@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import MISSING, Kind, Message
-from ...plugins import Capabilities, CloseWanted, Frames, Refused, Role, SessionEvent, SessionOutput
+from ...plugins import CloseWanted, Frames, Refused, Role, SessionEvent, SessionOutput
 from .._shared import too_large
-from .handshake import Dialect, Federation, FederationState, announce, begin, finish_greeting, move, receive_command
+from .handshake import Dialect, Federation, FederationState
 from .names import CLIENT_BUS_ERRORS, ECHO_SERVICE, ERRORS_SUFFIX, MAX_MESSAGES, REPLY_SUFFIX, is_reserved, is_unusable, refuse
 from .reader import by_priority
 from .writer import payloads_of
@@ -28,7 +28,7 @@ _SUBSCRIPTIONS: Final = (Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 _PATIENCE: Final = 1.0  # Seconds without an answer to Associate before a client tries the older dialect
 
 
-class JrepSession:
+class JrepSession(Federation):
     """Session for one end of a connection.
 
     Local ids, in ReplyTo and ErrorTo, are ``<token>-<n>``. Answers with any other id are rejected.
@@ -37,33 +37,27 @@ class JrepSession:
     def __init__(
         self, codec: JrepCodec, role: Role, dialect: Dialect, limits: Limits, rng: random.Random, heartbeat: float
     ) -> None:
-        self.codec: Final = codec
-        self.federation: Final = Federation(codec.writer, role, dialect, limits, rng, heartbeat)
-        self.capabilities: Capabilities = self.federation.capabilities
-        self._write = codec.writer.write
-        self._max_frame = limits.message
-        self._prefix = self.federation.token() + "-"
+        super().__init__(codec, role, dialect, limits, rng, heartbeat)
+        self._prefix = self._token() + "-"
         self._bad = 0
         self._count = 0
         self._serial = 0
         self._unanswered: dict[str, str] = {}
-        """Subjects of requests whose reply subject has been announced. The reply subject is withdrawn after the answer."""
+        """The subject of each request with an announced reply subject, which is withdrawn after the answer."""
 
     def start(self, now: float) -> SessionOutput:
-        federation = self.federation
-        federation.heard = now
-        if federation.role == "client":
-            begin(federation, legacy=federation.state is FederationState.QUEUEING)
-            if federation.state is FederationState.TRYING:
-                federation.due = now + _PATIENCE
+        self._heard = now
+        if self.role == "client":
+            self._begin(legacy=self.state is FederationState.QUEUEING)
+            if self.state is FederationState.TRYING:
+                self._due = now + _PATIENCE
         return self._payloads()
 
     def _output(self) -> SessionOutput:
-        federation = self.federation
-        events, federation.events = federation.events, []
-        if federation.greeting is not None:
+        events, self._events = self._events, []
+        if self._greeting is not None:
             return self._greet_behind(events)
-        if not federation.documents:
+        if not self._documents:
             return events[0] if len(events) == 1 and isinstance(events[0], Message) else events
         return [*self._payloads(), *events]
 
@@ -73,62 +67,62 @@ class JrepSession:
         yield from self._payloads()
 
     def _payloads(self) -> list[bytes]:
-        federation = self.federation
-        if federation.greeting is not None:
-            finish_greeting(federation)
-        documents = federation.documents
+        if self._greeting is not None:
+            self._finish_greeting()
+        documents = self._documents
         if not documents:
             return []
-        federation.documents = []
+        self._documents = []
         if len(documents) == 1:
             return [b"[%b]" % documents[0]]
-        return payloads_of(documents, self._max_frame, MAX_MESSAGES)
+        return payloads_of(documents, self._limits.message, MAX_MESSAGES)
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes, now: float) -> SessionOutput:
-        federation = self.federation
-        federation.heard = now
+        self._heard = now
         if type(frame) is not bytes:
-            federation.offers = getattr(frame, "offers", None)
+            self._offers = getattr(frame, "offers", None)
         try:
             messages = self.codec.reader.read(frame)
         except RemoteProtocolError as error:
             self._refused(error)
             return self._output()
         if not messages:
-            move(federation, "nothing", Message(_CONTROL), now)
+            self._move("nothing", Message(_CONTROL), now)
         elif len(messages) > 1:
             messages = by_priority(messages)
-        most = self._bad + federation.limits.bad_messages
+        most = self._bad + self._limits.bad_messages
         for message in messages:
             try:
                 if isinstance(message, RemoteProtocolError):
                     raise message
                 if message.kind is _CONTROL:
-                    receive_command(federation, message, now)
-                elif federation.state is FederationState.CONNECTED:
-                    _RECEIVERS.get(message.kind, _deliver)(self, message)
+                    self._command(message, now)
+                elif self.state is FederationState.CONNECTED:
+                    _RECEIVERS.get(message.kind, JrepSession._deliver)(self, message)
                 else:
-                    move(federation, "message", message, now)
+                    self._move("message", message, now)
             except RemoteProtocolError as error:
                 self._refused(error)
                 if self._bad > most:
                     break  # the link closes
-        self.capabilities = federation.capabilities
         return self._output()
 
     def pieces(self, frame: bytes) -> list[bytes]:
         if type(frame) is not bytes:
-            self.federation.offers = getattr(frame, "offers", None)
+            self._offers = getattr(frame, "offers", None)
         try:
             return self.codec.reader.cut(frame)
         except RemoteProtocolError:
             return [frame]  # `receive` reports it
 
+    def _deliver(self, message: Message) -> None:
+        self._events.append(message)
+
     def _request(self, message: Message) -> None:
         subject, reply_to = str(message.subject), str(message.reply_to)
-        if subject == ECHO_SERVICE and self.federation.role == "server":
+        if subject == ECHO_SERVICE and self.role == "server":
             self._echo(message)
             return
         usual = reply_to.endswith(REPLY_SUFFIX)
@@ -141,38 +135,38 @@ class JrepSession:
         if not usual:  # the peer may reuse the name while this request is active
             self._serial = serial = self._serial + 1
             message.id = (*message.id, serial)
-        self.federation.events.append(message)
+        self._events.append(message)
 
     def _may_be_told(self, error_to: str) -> bool:
         """Return True if an error may be sent to a subject. Errai clients use ClientBusErrors, which is allowed."""
-        return not is_reserved(error_to) or (error_to == CLIENT_BUS_ERRORS and self.federation.role == "server")
+        return not is_reserved(error_to) or (error_to == CLIENT_BUS_ERRORS and self.role == "server")
 
     def _echo(self, message: Message) -> None:
         """Answer the echo service, which Errai clients use to test a channel (notes section 2.3)."""
         value = message.body if message.raw is None and message.has_body else MISSING
         answer = Message(_RESPONSE, ECHO_SERVICE, message.id, message.raw, message.format, body=value, checked=message.checked)
         document = self._write(answer, message.id)
-        if len(document) + 2 <= self._max_frame:  # ReplyTo may be longer than the request's subject
-            self.federation.documents.append(document)
+        if len(document) + 2 <= self._limits.message:  # ReplyTo may be longer than the request's subject
+            self._documents.append(document)
 
     def _publication(self, message: Message) -> None:
         subject = str(message.subject)
         if subject == CLIENT_BUS_ERRORS:
-            if self.federation.role == "client":  # a server's error for a message without reply subject
-                self.federation.events.append(message)
+            if self.role == "client":  # a server's error for a message without reply subject
+                self._events.append(message)
             return
         self._notification(message)
-        if not self.federation.ours:
+        if not self.ours:
             # Errai does not distinguish them: subscribers and handlers get the message.
             twin = message.with_headers(message.headers)
             twin.kind = _NOTIFY
-            self.federation.events.append(twin)
+            self._events.append(twin)
 
     def _notification(self, message: Message) -> None:
         subject = str(message.subject)
         if is_unusable(subject):
             raise refuse(f"{subject[:60]!r} is reserved for buses", "reserved_subject")
-        self.federation.events.append(message)
+        self._events.append(message)
 
     def _answer(self, message: Message) -> None:
         prefix, id = self._prefix, message.id
@@ -183,7 +177,7 @@ class JrepSession:
             raise refuse("an answer to an id that was never sent", "unknown_id")
         if self._unanswered:
             self._take_back(id)
-        self.federation.events.append(message)
+        self._events.append(message)
 
     def _opening(self, message: Message) -> None:
         if str(message.id).startswith(self._prefix):
@@ -196,48 +190,48 @@ class JrepSession:
         self._bad += 1
         if self._unanswered and error.reply_id is not None:
             self._take_back(error.reply_id)
-        self.federation.events.append(Refused(error))
+        self._events.append(Refused(error))
         if error.close_code is not None:
-            self.federation.state = FederationState.CLOSED
-            self.federation.events.append(CloseWanted(error.close_code, error.reason, error))
+            self.state = FederationState.CLOSED
+            self._events.append(CloseWanted(error.close_code, error.reason, error))
         elif error.answer_id is not None:
             reply_to, error_to = error.answer_id[:2]
             if error_to is None or not self._may_be_told(error_to):
-                if self.federation.role == "client":
+                if self.role == "client":
                     return  # as in `send`: only a client's bus receives errors outside requests
                 error_to = None
-            self.federation.tell_error(error, (reply_to, error_to))
+            self._tell_error(error, (reply_to, error_to))
 
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, Frames]:
-        kind, federation = message.kind, self.federation
+        kind = message.kind
         if kind in _SUBSCRIPTIONS:
-            announce(federation, message)
-            return None, () if federation.greeting is not None else self._payloads()
+            self._announce(message)
+            return None, () if self._greeting is not None else self._payloads()
         if kind is _REQUEST or kind is _OPEN:
             self._count = count = self._count + 1
             key: str | None = self._prefix + str(count)
-            document = self._write(message, key, federation.other_bus, federation.ours)
+            document = self._write(message, key, self._other_bus, self.ours)
         else:
             key = None
-            if kind is _ERROR and message.id[1] is None and federation.role == "client":
+            if kind is _ERROR and message.id[1] is None and self.role == "client":
                 return None, ()  # no ErrorTo: only a client's bus listens to ClientBusErrors
-            document = self._write(message, message.id, federation.other_bus, federation.ours)
-        if len(document) + 2 > self._max_frame:
-            raise too_large(len(document) + 2, self._max_frame, "a payload")
-        if key is not None and federation.answers_announced and kind is _REQUEST:
+            document = self._write(message, message.id, self._other_bus, self.ours)
+        if len(document) + 2 > self._limits.message:
+            raise too_large(len(document) + 2, self._limits.message, "a payload")
+        if key is not None and self._answers_announced and kind is _REQUEST:
             self._unanswered[key] = str(message.subject)
             self._tell_of_answers("RemoteSubscribe", str(message.subject), key)
-        if federation.greeting is None and not federation.documents:
+        if self._greeting is None and not self._documents:
             return key, b"[%b]" % document if document else ()
         if document:
-            federation.documents.append(document)
+            self._documents.append(document)
         return key, self._payloads()
 
     def _tell_of_answers(self, verb: str, subject: str, key: str) -> None:
         for suffix in (REPLY_SUFFIX, ERRORS_SUFFIX):
-            self.federation.say_of(verb, f"{subject}:{key}{suffix}")
+            self._say_of(verb, f"{subject}:{key}{suffix}")
 
     def _take_back(self, key: str) -> None:
         subject = self._unanswered.pop(key, None)
@@ -251,40 +245,34 @@ class JrepSession:
         return self._payloads()
 
     def next_tick(self) -> float | None:
-        due, missed = self.federation.due, self.federation.missed
+        due, missed = self._due, self._missed
         return due if missed is None or (due is not None and due < missed) else missed
 
     def tick(self, now: float) -> SessionOutput:
-        federation = self.federation
-        if federation.state is not FederationState.CONNECTED:
-            federation.due = federation.missed = None
-            move(federation, "silence", Message(_CONTROL), now)
+        if self.state is not FederationState.CONNECTED:
+            self._due = self._missed = None
+            self._move("silence", Message(_CONTROL), now)
             return self._output()
-        if federation.missed is not None and federation.silence is not None and now >= federation.missed:
-            federation.missed = federation.heard + federation.silence
-            if now >= federation.missed:
-                federation.state, federation.due, federation.missed = FederationState.CLOSED, None, None
-                federation.events.append(CloseWanted(1006, "no heartbeat for too long"))
+        if self._missed is not None and self._silence is not None and now >= self._missed:
+            self._missed = self._heard + self._silence
+            if now >= self._missed:
+                self.state, self._due, self._missed = FederationState.CLOSED, None, None
+                self._events.append(CloseWanted(1006, "no heartbeat for too long"))
                 return self._output()
-        if federation.due is not None and now >= federation.due:
-            federation.say("Heartbeat", PolybusInterval=round(federation.heartbeat * 1000))
-            federation.due = now + federation.heartbeat
+        if self._due is not None and now >= self._due:
+            self._say("Heartbeat", PolybusInterval=round(self._heartbeat * 1000))
+            self._due = now + self._heartbeat
         return self._output()
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
-        federation = self.federation
-        if federation.state in (FederationState.CONNECTED, FederationState.SYNCING, FederationState.QUEUEING):
-            federation.say("Disconnect", Reason=reason, **({"PolybusCode": code} if federation.ours else {}))
-        federation.state = FederationState.CLOSED
+        if self.state in (FederationState.CONNECTED, FederationState.SYNCING, FederationState.QUEUEING):
+            self._say("Disconnect", Reason=reason, **({"PolybusCode": code} if self.ours else {}))
+        self.state = FederationState.CLOSED
         return self._payloads()
 
     def connection_lost(self, reason: str) -> None:
-        self.federation.documents.clear()
-        self.federation.greeting = None
-
-
-def _deliver(session: JrepSession, message: Message) -> None:
-    session.federation.events.append(message)
+        self._documents.clear()
+        self._greeting = None
 
 
 _RECEIVERS: Final[Mapping[Kind, Callable[[JrepSession, Message], None]]] = {

@@ -51,7 +51,7 @@ def shaken(client: Jrep, server: Jrep) -> tuple[Driven, Driven]:
     there.start(0.0)
     for turn in range(10):
         if not carry(here, there) + carry(there, here):
-            if here.federation.state is FederationState.CONNECTED:
+            if here.session.state is FederationState.CONNECTED:
                 break
             here.tick(float(turn))
     return here, there
@@ -66,12 +66,12 @@ PARTS: list[dict[str, Any]] = [{}, {"Subject": "a"}, {"RemoteServices": "a,b"}, 
 def test_a_session_survives_every_verb_in_every_state(role: Role, dialect: Dialect, verb: str) -> None:
     for state, parts in product(STATES_OF[role], [*PARTS, {"Reason": "r"}, {"PolybusInterval": 5}]):
         one = session(role, dialect)
-        one.federation.state = state
+        one.session.state = state
         one.receive(command("ServerBus" if role == "server" else "ClientBus", verb, **parts), 1.0)
         action, then = step_of(role, dialect, state, verb if verb in VERBS else "unknown")
         refused = [event for event in one.events() if isinstance(event, Refused)]
-        assert one.federation.state is then or refused
-        if action in ("refuse", "violate", "expired"):
+        assert one.session.state is then or refused
+        if action in ("reject", "violate", "expired"):
             assert len(refused) == 1
 
 
@@ -80,12 +80,12 @@ def test_a_session_survives_every_verb_in_every_state(role: Role, dialect: Diale
 def test_two_of_ours_find_a_common_dialect_where_there_is_one(client: Dialect, server: Dialect) -> None:
     here, there = shaken(Jrep(dialect=client), Jrep(dialect=server))
     if {client, server} == {"v3", "legacy"}:
-        assert here.federation.state is not FederationState.CONNECTED
-        assert there.federation.state is FederationState.LISTENING
+        assert here.session.state is not FederationState.CONNECTED
+        assert there.session.state is FederationState.LISTENING
     else:
-        assert here.federation.state is there.federation.state is FederationState.CONNECTED
+        assert here.session.state is there.session.state is FederationState.CONNECTED
         for one in (here, there):
-            assert one.federation.ours
+            assert one.session.ours
             assert [event for event in one.events() if isinstance(event, Ready)] == [Ready()]
 
 
@@ -143,7 +143,7 @@ def test_a_client_falls_back_after_an_empty_answer_and_after_silence(nothing: bo
         client.tick(1.0)
     assert [word["CommandType"] for word in said(client)] == ["ConnectToQueue"]
     client.receive(command("ClientBus", "FinishAssociation", RemoteServices="ServerBus"), 2.0)
-    assert client.federation.state is FederationState.CONNECTED  # it was only slow
+    assert client.session.state is FederationState.CONNECTED  # it was only slow
 
 
 def test_a_second_associate_tells_everything_anew_and_is_no_second_link() -> None:
@@ -192,17 +192,17 @@ def test_traffic_or_an_associate_without_what_it_needs_is_answered_at_once_and_f
     server.receive(b'[{"ToSubject":"a","Value":1}]', 0.0)
     assert [word["CommandType"] for word in said(server)] == ["SessionExpired"]
     assert [type(event) for event in server.events()] == [Refused]
-    assert server.federation.state is FederationState.LISTENING
+    assert server.session.state is FederationState.LISTENING
     server = session("server")
     server.receive(command("ServerBus", "Associate"), 0.0)
     (complaint,) = said(server)
     assert complaint["ToSubject"] == "ClientBusErrors"
     assert "RemoteServices" in complaint["ErrorMessage"]
-    assert server.federation.state is FederationState.LISTENING
+    assert server.session.state is FederationState.LISTENING
     server = session("server")
     server.receive(b'{"CommandType":"Associate","ConnectionSessionKey":"k","WebSocketToken":"t"}', 0.0)
     assert [word.get("CommandType") for word in said(server)] == ["WebsocketNegotiationFailed"]
-    assert server.federation.state is FederationState.LISTENING
+    assert server.session.state is FederationState.LISTENING
 
 
 def test_a_client_whose_session_has_expired_comes_back_and_a_peer_cannot_speak_for_this_side_s_bus() -> None:
@@ -219,7 +219,7 @@ def test_a_client_whose_session_has_expired_comes_back_and_a_peer_cannot_speak_f
     server.receive(command("ClientBus", "Disconnect", Reason="spoof"), 0.0)
     (event,) = server.events()
     assert isinstance(event, Refused) and event.error.reason == "reserved_subject"
-    assert server.federation.state is FederationState.CONNECTED
+    assert server.session.state is FederationState.CONNECTED
 
 
 def test_disconnect_says_why_in_both_directions() -> None:
@@ -289,7 +289,7 @@ def test_of_a_handshake_that_lists_any_number_of_services_no_more_are_taken_than
         one = Driven(Jrep(dialect="v3").session(role, Limits(subscriptions=10), random.Random(1)))  # type: ignore[arg-type]
         one.start(0.0)
         one.receive(command(bus, verb, RemoteServices=",".join(names)), 0.0)
-        assert one.federation.state is FederationState.CONNECTED
+        assert one.session.state is FederationState.CONNECTED
         wanted = [event for event in one.events() if isinstance(event, Message)]
         assert len(wanted) <= 10 + 20
         assert len({event.subject for event in wanted}) == len(wanted)

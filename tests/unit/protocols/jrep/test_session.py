@@ -202,7 +202,7 @@ def test_a_peer_cannot_make_the_tables_grow_without_bound() -> None:
     for start in range(0, 5000, 500):
         subjects = [f"s{number}" for number in range(start, start + 500)]
         hear(server, {"ToSubject": "ServerBus", "CommandType": "RemoteSubscribe", "SubjectsList": subjects})
-    assert len(server.federation.wanted) == Limits().subscriptions
+    assert len(server.wanted) == Limits().subscriptions
     assert len(server.events()) == 5000, "the bus counts and refuses the rest"
 
 
