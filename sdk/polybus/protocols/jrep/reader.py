@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +37,7 @@ from .names import (
     refuse_json,
     text_of,
 )
+from .writer import payloads_of
 
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 LONG: Final = 32 * 1024  # Maximum bytes of an array that is read in one turn, unless it has a single element
@@ -44,22 +45,10 @@ _MOST_MESSAGES: Final = 256  # Maximum number of elements; reading and handling 
 
 
 def cut(array: bytes, long: int = LONG) -> list[bytes]:
+    """Split an array into arrays of at most `long` bytes. A single long element is an array on its own."""
     if len(array) <= long:
         return [array]
-    return joined(map(bytes, _elements(array)), long)
-
-
-def joined(elements: Iterable[bytes], long: int = LONG) -> list[bytes]:
-    """Join elements into arrays of limited length. A single long element is an array by itself."""
-    arrays, inside, size = list[bytes](), list[bytes](), 0
-    for element in elements:
-        if inside and (size + len(element) > long or len(inside) == _MOST_MESSAGES):
-            arrays.append(b"[%b]" % b",".join(inside))
-            inside, size = [], 0
-        inside.append(element)
-        size += len(element) + 1
-    arrays.append(b"[%b]" % b",".join(inside))
-    return arrays
+    return payloads_of([bytes(element) for element in _elements(array)], long, _MOST_MESSAGES) or [b"[]"]
 
 
 _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
@@ -185,7 +174,7 @@ class MessageReader:
             return cut(frame, self._long)
         except ValueError:
             apart = told_apart(frame)
-            return [frame] if apart is None else joined(apart, self._long)
+            return [frame] if apart is None else payloads_of(apart, self._long, _MOST_MESSAGES)
 
     def _read_parts(self, parts: list[bytes]) -> Sequence[Message | RemoteProtocolError]:
         messages: list[Message | RemoteProtocolError] = []

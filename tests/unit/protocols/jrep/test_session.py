@@ -174,7 +174,7 @@ def test_what_is_too_large_is_not_sent_and_a_lost_connection_forgets_what_was_no
 
 def test_the_answers_to_one_payload_leave_in_as_few_payloads_as_the_limit_allows() -> None:
     client, server = pair()
-    server.session._max_frame = 500
+    server.session._limits = Limits(message=500)
     asked = [{"ToSubject": "ServerEchoService", "ReplyTo": f"n{number}:RespondTo:RPC", "Value": "x"} for number in range(20)]
     hear(server, *asked)
     frames = server.frames_to_send()
