@@ -14,7 +14,7 @@ from attrs import frozen
 from ..errors import BusError, LocalProtocolError, Unavailable
 from ..integrations import AccessControl, Admissions, Authenticate, Runtime
 from ..limits import Limits
-from ..plugins import Admission, Closed, Handshake, Listening, ListenOptions, Receiver, Transport, TransportFeatures
+from ..plugins import Admission, Closed, Handshake, Listening, ListenOptions, Receiver, Transport
 from ..plugins.registry import make_recorder, metrics_maker, resolve_url
 from ..plugins.tools import (
     EventHub,
@@ -50,7 +50,7 @@ WANTED = "x-csb-server"
 class Side:
     """Callbacks for the connections on one side of the broker, either clients or servers."""
 
-    join: Callable[[_BrokerConnection, Callable[[bytes], None], Handshake], Any]
+    join: Callable[[Transport, Handshake], Any]
     """Creates a participant for a connection. Returns None if it has closed the connection instead."""
     take: Callable[[Any, Sequence[bytes]], None]
     left: Callable[[Any, str], None]
@@ -62,7 +62,7 @@ class Side:
 def client_side(exchange: Exchange) -> Side:
     registry, readers = exchange.registry, exchange.registry.readers
 
-    def join(connection: _BrokerConnection, send: Callable[[bytes], None], handshake: Handshake) -> Any:
+    def join(transport: Transport, handshake: Handshake) -> Any:
         wanted = handshake.headers.get(WANTED) or handshake.query.get(WANTED, "")
         params = {name: value for name, value in handshake.query.items() if name != WANTED}
         params["path"] = handshake.path
@@ -70,7 +70,7 @@ def client_side(exchange: Exchange) -> Side:
             params["authorization"] = handshake.headers["authorization"]
         # A client may send invalid Unicode.
         params = {_plain(name): _plain(value) for name, value in params.items()}
-        return registry.client_joined(connection, send, wanted, params)
+        return registry.client_joined(transport, wanted, params)
 
     return Side(join, exchange.from_client, registry.client_left, registry.send_away, readers.paused, readers.resumed)
 
@@ -78,43 +78,27 @@ def client_side(exchange: Exchange) -> Side:
 def server_side(exchange: Exchange) -> Side:
     registry = exchange.registry
 
-    def join(connection: _BrokerConnection, send: Callable[[bytes], None], handshake: Handshake) -> Any:
-        return registry.server_joined(connection, send, handshake.query.get("server", ""))
+    def join(transport: Transport, handshake: Handshake) -> Any:
+        return registry.server_joined(transport, handshake.query.get("server", ""))
 
     left, paused, resumed = registry.server_left, registry.server_paused, registry.server_resumed
     return Side(join, exchange.from_server, left, registry.expel, paused, resumed)
 
 
 class _BrokerConnection:
-    """One connection to the broker. Receives the transport's callbacks and is the participant's `End`."""
+    """One connection to the broker. Receives the transport's callbacks."""
 
-    __slots__ = ("_expires", "_gate", "_participant", "_side", "_transport", "address")
+    __slots__ = ("_expires", "_gate", "_participant", "_side", "transport")
 
     def __init__(self, gate: BrokerGate, transport: Transport) -> None:
         self._gate = gate
         self._side = gate.side
-        self._transport = transport
-        self.address: str = transport.address
+        self.transport: Transport = transport
         self._expires: float | None = None
         self._participant: Any = None
 
-    def backlog(self) -> int:
-        return self._transport.write_backlog()
-
-    def close(self, code: int, reason: str, /) -> None:
-        self._transport.close(code, reason)
-
-    def cut(self, code: int, reason: str, /) -> None:
-        self._transport.abort(Closed(code, reason))
-
-    def hold(self) -> None:
-        TransportFeatures.of(self._transport).pause_reading()
-
-    def release(self) -> None:
-        TransportFeatures.of(self._transport).resume_reading()
-
     def tick(self, now: float) -> None:
-        self._transport.tick(now)
+        self.transport.tick(now)
         if self._expires is not None and now >= self._expires:
             self._expires = None
             if self._participant is not None:
@@ -122,7 +106,7 @@ class _BrokerConnection:
 
     def joined(self, admission: Admission, expires: float | None) -> None:
         self._expires = expires
-        self._participant = self._side.join(self, self._transport.send, admission.handshake)
+        self._participant = self._side.join(self.transport, admission.handshake)
 
     def frames_received(self, frames: Sequence[bytes]) -> None:
         if self._participant is None:
@@ -131,8 +115,8 @@ class _BrokerConnection:
             self._side.take(self._participant, frames)
         except Exception:  # close only this connection
             text = "a frame from %s could not be handled: its connection is closed"
-            logger.exception(text, self.address, extra=log_fields(address=self.address, protocol="csb"))
-            self.cut(1011, "an internal error")
+            logger.exception(text, self.transport.address, extra=log_fields(address=self.transport.address, protocol="csb"))
+            self.transport.abort(Closed(1011, "an internal error"))
 
     def closed(self, why: Closed) -> None:
         if self._participant is not None:
@@ -203,9 +187,10 @@ class BrokerGate:
             try:
                 end.tick(now)
             except Exception:
-                fields = log_fields(address=end.address, protocol="csb")
-                logger.exception("the connection of %s is closed after an internal error", end.address, extra=fields)
-                end.cut(1011, "an internal error")
+                address = end.transport.address
+                fields = log_fields(address=address, protocol="csb")
+                logger.exception("the connection of %s is closed after an internal error", address, extra=fields)
+                end.transport.abort(Closed(1011, "an internal error"))
 
 
 def _plain(text: str) -> str:
@@ -420,7 +405,7 @@ class Broker:
         registry.drain()
         await self._gates[0].gone(self.limits.close_timeout + 1)
         for end in list(self._gates[1].ends):
-            end.close(1001, "the broker is shutting down")
+            end.transport.close(1001, "the broker is shutting down")
         await self._gates[1].gone(self.limits.close_timeout + 1)
 
     async def aclose(self) -> None:
@@ -438,7 +423,7 @@ class Broker:
             await self._metrics.aclose()
         for gate in self._gates:
             for end in list(gate.ends):
-                end.cut(1001, "the broker was closed")
+                end.transport.abort(Closed(1001, "the broker was closed"))
         for gate in self._gates:
             await gate.gone(self.limits.close_timeout + 1)
         await runtime.close()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..errors import Code, TooLarge
+from ..plugins import TransportFeatures
 from ..protocols.csb import wire
 from . import frames
 from .events import DropReason
@@ -140,8 +141,8 @@ class Exchange:
     def _hold(self, server: Server, client: BrokerClient) -> None:
         if client.stage is Stage.OPEN and client not in server.held:
             server.held[client] = None
-            client.end.hold()
-        if server.end.backlog() > self._most_for_server:
+            TransportFeatures.of(client.end).pause_reading()
+        if server.end.write_backlog() > self._most_for_server:
             self.registry.expel(server, 1013, SLOW)
 
     def _odd_from_client(self, client: BrokerClient, frame: bytes) -> None:

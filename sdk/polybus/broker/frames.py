@@ -9,14 +9,14 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import Code
+from ..message import Kind, Message
 from ..protocols.csb import wire
+from ..protocols.csb.bodies import error_payload
 
 BROKER: Final = 0
 """Client number of frames addressed to the broker itself."""
 HEAD: Final = struct.Struct(">IB")
 """First five bytes of a frame: the client number, then the kind and encoding."""
-_INTERNAL: Final = 0xD0
-_RESULTS: Final = {Code.INVALID_ARGUMENT: 0xCC, Code.UNAVAILABLE: _INTERNAL, Code.RESOURCE_EXHAUSTED: 0xD1}
 _SAYABLE: Final = range(1000, 5000)
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -39,16 +39,17 @@ def introduction(frame: bytes) -> tuple[str, str] | None:
 
 def welcome(frame: bytes, taken: str = "") -> bytes:
     """Create the answer to an introduction. If the id is already in use, `taken` is the error text."""
-    result, said = (_INTERNAL, {"code": int(Code.ALREADY_EXISTS), "text": taken}) if taken else (0, {"v": 1})
+    if taken:
+        return wire.CLIENT.pack(BROKER) + refusal(frame[4:], taken, Code.ALREADY_EXISTS)
     _, _, number, _ = wire.HEADER.unpack_from(frame, 4)
-    head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, result, number, wire.HELLO)
-    return wire.CLIENT.pack(BROKER) + head + _encode(said)
+    head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, 0, number, wire.HELLO)
+    return wire.CLIENT.pack(BROKER) + head + _encode({"v": 1})
 
 
 def refusal(frame: bytes, text: str, code: Code = Code.INVALID_ARGUMENT, **reason: str) -> bytes:
     _, _, number, action = wire.HEADER.unpack_from(frame)
-    head = wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, _RESULTS[code], number, action)
-    return head + _encode({"code": int(code), **reason, "text": text})
+    result, payload = error_payload(Message(Kind.ERROR, code=code, attributes={"text": text, **reason}))
+    return wire.HEADER.pack(wire.RESPONSE << 4 | wire.JSON, result, number, action) + payload
 
 
 def closing(frame: bytes) -> tuple[int, str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final
 
 from attrs import asdict, define, field
 
+from ..plugins import Closed, Transport, TransportFeatures
 from ..plugins.tools import ViolationCounter, too_many
 from ..protocols.csb import wire
 from . import frames
@@ -44,61 +45,43 @@ class Event(enum.Enum):
     RESTED = "rested"
 
 
-class End(Protocol):
-    """The connection of a server or client.
-
-    `backlog` returns the number of bytes that the operating system has not accepted yet. `close` writes pending frames first,
-    but `cut` does not. `hold` stops reading until you call `release`.
-    """
-
-    @property
-    def address(self) -> str: ...
-    def backlog(self) -> int: ...
-    def close(self, code: int, reason: str, /) -> None: ...
-    def cut(self, code: int, reason: str, /) -> None: ...
-    def hold(self) -> None: ...
-    def release(self) -> None: ...
-
-
 class _Gone:
+    """In place of the transport of a client that has left."""
+
     address = "a connection that is gone"
 
-    def backlog(self) -> int:
-        return 0
-
-    def send(self, *_: object) -> None:
+    def send(self, frame: bytes) -> None:
         pass
 
-    close: Callable[..., None] = send
-    cut: Callable[..., None] = send
-    hold: Callable[..., None] = send
-    release: Callable[..., None] = send
+    def write_backlog(self) -> int:
+        return 0
 
 
-GONE: Final = _Gone()
+GONE: Final[Any] = _Gone()
 
 
 @define(eq=False)
 class Server:
-    end: End
-    send: Callable[[bytes], None]
+    end: Transport
     id: str = ""
     instance: str = ""
     registered: bool = False
     paused: bool = False
     gone: bool = False  # True if the connection is closed or closing
     offences: ViolationCounter | None = None
+    send: Callable[[bytes], None] = field(init=False)
     clients: dict[int, BrokerClient] = field(factory=dict)  # Clients by number. The server may send only to these clients.
     held: dict[BrokerClient, None] = field(factory=dict)  # Clients that the broker does not read from while this server is slow
+
+    def __attrs_post_init__(self) -> None:
+        self.send = self.end.send
 
 
 @define(eq=False)
 class BrokerClient:
     number: int
-    end: End
-    send: Callable[[bytes], None]
+    end: Transport
     server: Server
-    prefix: bytes
     params: Mapping[str, str]
     stage: Stage = Stage.OPEN
     paused: bool = False
@@ -107,6 +90,12 @@ class BrokerClient:
     owes: int = 0  # Number of requests that this client has not answered
     waiting: int = 0  # Number of unread bytes when last counted. Only counted while the client is `paused`.
     offences: ViolationCounter | None = None
+    send: Callable[[bytes], None] = field(init=False)
+    prefix: bytes = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.send = self.end.send
+        self.prefix = wire.CLIENT.pack(self.number)
 
     def is_open(self) -> bool:
         return self.stage is Stage.OPEN
@@ -146,11 +135,11 @@ class SlowReaders:
             if self.waiting > self._most_for_all:
                 greediest = max(self._slow, key=lambda other: other.waiting)
                 self._too_slow(greediest)
-                greediest.end.cut(1013, SLOW)  # frees its unread bytes at once
+                greediest.end.abort(Closed(1013, SLOW))  # frees its unread bytes at once
                 self.resumed(greediest)
 
     def _count_waiting(self, client: BrokerClient) -> int:
-        waiting = client.end.backlog()
+        waiting = client.end.write_backlog()
         self.waiting += waiting - client.waiting
         client.waiting = waiting
         return waiting
@@ -192,9 +181,9 @@ class ClientRegistry:
 
     # -- servers: steps 2 and 8 ------------------------------------------------------------------------------------------
 
-    def server_joined(self, end: End, send: Callable[[bytes], None], id: str = "") -> Server | None:
+    def server_joined(self, end: Transport, id: str = "") -> Server | None:
         """Add a server. If its id is already in use, close the server and return None."""
-        server = Server(end, send)
+        server = Server(end)
         if id and not self._name(server, id, ""):
             end.close(1008, f"the server id {id!r} is in use")
             return None
@@ -238,7 +227,7 @@ class ClientRegistry:
     def _release(server: Server) -> None:
         held, server.held = server.held, {}
         for client in held:
-            client.end.release()
+            TransportFeatures.of(client.end).resume_reading()
 
     def introduced(self, server: Server, frame: bytes) -> None:
         """Handle a polybus server's introduction, which is a frame to client number 0."""
@@ -267,9 +256,7 @@ class ClientRegistry:
 
     # -- clients: steps 3, 6 and 7 ---------------------------------------------------------------------------------------
 
-    def client_joined(
-        self, end: End, send: Callable[[bytes], None], wanted: str = "", params: Mapping[str, str] | None = None
-    ) -> BrokerClient | None:
+    def client_joined(self, end: Transport, wanted: str = "", params: Mapping[str, str] | None = None) -> BrokerClient | None:
         """Add a client. If no server is available for it, close the client and return None."""
         server = None if self.draining else self._choose(wanted)
         if server is None:
@@ -277,7 +264,7 @@ class ClientRegistry:
             end.close(1013, f"the server {wanted!r} is not connected" if wanted else "no server is connected: try again later")
             return None
         number = self._next_number()
-        client = BrokerClient(number, end, send, server, wire.CLIENT.pack(number), params or {})
+        client = BrokerClient(number, end, server, params or {})
         self.clients[number] = server.clients[number] = client
         self.counters.clients_accepted_total += 1
         server.send(frames.control(number, wire.CONNECTED, _facts(client) if server.registered else None))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from polybus.broker.exchange import Exchange
 from polybus.broker.registry import REST, TABLE, BrokerClient, ClientRegistry, Stage
+from polybus.plugins import Closed, Receiver
 
 
 def test_every_stage_can_be_reached_and_left() -> None:
@@ -28,9 +29,10 @@ def made_exchange(clock: Callable[[], float], *, most_for_server: int = 64 * 102
 
 
 class Wire:
-    """An end that remembers what was done to it."""
+    """A transport that remembers what was done to it."""
 
-    address = "here"
+    name, address = "wire", "here"
+    max_frame, hops = 2**20, 0
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -46,20 +48,26 @@ class Wire:
     def send(self, frame: bytes) -> None:
         self.sent.append(frame)
 
-    def backlog(self) -> int:
+    def start(self, receiver: Receiver) -> None:
+        raise NotImplementedError
+
+    def tick(self, now: float) -> None:
+        raise NotImplementedError
+
+    def write_backlog(self) -> int:
         return self.waits
 
-    def close(self, code: int, reason: str) -> None:
+    def close(self, code: int = 1000, reason: str = "") -> None:
         self.closed = self.closed or (code, reason)
 
-    def cut(self, code: int, reason: str) -> None:
-        self.closed = self.closed or (code, reason)
+    def abort(self, why: Closed) -> None:
+        self.closed = self.closed or (why.code, why.reason)
         self.waits = 0
 
-    def hold(self) -> None:
+    def pause_reading(self) -> None:
         self.held = True
 
-    def release(self) -> None:
+    def resume_reading(self) -> None:
         self.held = False
 
 
@@ -71,11 +79,11 @@ def test_whatever_happens_numbers_and_owners_stay_in_order(happenings: list[tupl
 
     def server_joins(_: int) -> None:
         wire = Wire()
-        servers.append(exchange.registry.server_joined(wire, wire.send))
+        servers.append(exchange.registry.server_joined(wire))
 
     def client_joins(_: int) -> None:
         wire = Wire()
-        client = exchange.registry.client_joined(wire, wire.send)
+        client = exchange.registry.client_joined(wire)
         if client is not None:
             clients.append(client)
         else:
