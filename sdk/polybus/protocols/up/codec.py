@@ -46,7 +46,6 @@ from .wire import (
     split_message,
     uuid_bytes,
     uuid_text,
-    varint_field,
     write_attributes,
     write_message,
     write_uuid,
@@ -139,7 +138,7 @@ def shape_of(given: Attributes) -> MessageShape:
     if kind is Kind.REQUEST:
         subject = str(given.sink)
         priority = max(given.priority, REQUEST_PRIORITY)
-        answer = head_of(MessageType.RESPONSE, given.sink, source, priority) + varint_field(0x30, given.ttl or 0)
+        answer = head_of(MessageType.RESPONSE, given.sink, source, priority, given.ttl or None)
     elif kind is Kind.RESPONSE:
         subject = ""
         if given.commstatus:

@@ -313,40 +313,33 @@ def _read_uuri(data: bytes) -> UUri:
 
 
 def write_attributes(given: Attributes) -> bytes:
-    parts = [head_of(given.type, given.source, given.sink, given.priority)]
-    if given.id:
-        parts.insert(0, b"\x0a\x12" + write_uuid(given.id))
-    for tag, number in ((b"\x30", given.ttl), (b"\x38", given.permission_level), (b"\x40", given.commstatus)):
-        if number is not None:
-            parts.append(tag + varint(number & 0xFFFF_FFFF_FFFF_FFFF))
-    if given.reqid:
-        parts.append(b"\x4a\x12" + write_uuid(given.reqid))
-    for tag, text in ((b"\x52", given.token), (b"\x5a", given.traceparent)):
-        if text is not None:
-            parts.append(field(tag, text.encode()))
-    if given.payload_format:
-        parts.append(b"\x60" + varint(given.payload_format))
+    parts: list[bytes] = []
+    for number, name in sorted(_FIELDS.items()):
+        value = getattr(given, name)
+        if value == getattr(_ABSENT, name):
+            continue
+        write = _WRITERS.get(number)
+        if write is None:
+            parts.append(varint(number << 3) + varint(value & 0xFFFF_FFFF_FFFF_FFFF))
+        else:
+            parts.append(field(varint(number << 3 | 2), write(value)))
     return b"".join(parts)
 
 
 @lru_cache(maxsize=1024)
-def head_of(type: int, source: UUri | None, sink: UUri | None, priority: int) -> bytes:
-    parts = [b"\x10" + varint(type)] if type else []
-    if source is not None:
-        parts.append(field(b"\x1a", write_uuri(source)))
-    if sink is not None:
-        parts.append(field(b"\x22", write_uuri(sink)))
-    if priority:
-        parts.append(b"\x28" + varint(priority))
-    return b"".join(parts)
+def head_of(type: int, source: UUri | None, sink: UUri | None, priority: int, ttl: int | None = None) -> bytes:
+    """Write the attributes that many messages share."""
+    return write_attributes(Attributes(type=type, source=source, sink=sink, priority=priority, ttl=ttl))
 
 
-def varint_field(tag: int, number: int) -> bytes:
-    return bytes((tag,)) + varint(number) if number else b""
-
-
+_ABSENT: Final = Attributes()
 _FIELDS: Final = _NUMBERS | _IDS | _ADDRESSES | _TEXTS
-_PARTS: Final[Mapping[int, Callable[[bytes], UUri | bytes | str]]] = {
+_WRITERS: Final[Mapping[int, Callable[[Any], bytes]]] = {
+    **dict.fromkeys(_IDS, write_uuid),
+    **dict.fromkeys(_ADDRESSES, write_uuri),
+    **dict.fromkeys(_TEXTS, str.encode),
+}
+_READERS: Final[Mapping[int, Callable[[bytes], UUri | bytes | str]]] = {
     **dict.fromkeys(_IDS, read_uuid),
     **dict.fromkeys(_ADDRESSES, read_uuri),
     **dict.fromkeys(_TEXTS, lambda part: str(part, "utf-8")),
@@ -359,7 +352,7 @@ def read_attributes(data: bytes) -> Attributes:
         name = _FIELDS.get(number)
         if name is None:  # of a later version
             continue
-        read = _PARTS.get(number)
+        read = _READERS.get(number)
         if isinstance(value, int):
             if read is not None:
                 raise ValueError(f"{name} is not a number")
