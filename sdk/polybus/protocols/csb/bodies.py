@@ -7,7 +7,7 @@ from __future__ import annotations
 import binascii
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qs, urlencode
 
 import msgspec
 from attrs import frozen
@@ -144,18 +144,10 @@ def _read_form(data: bytes) -> dict[str, Any]:
     if not data:
         return {}
     try:
-        pairs = parse_qsl(data.decode("ascii"), keep_blank_values=True, strict_parsing=True, errors="strict")
+        form = parse_qs(data.decode("ascii"), keep_blank_values=True, strict_parsing=True, errors="strict")
     except ValueError as error:  # also for non-ASCII text and escapes that are not UTF-8
         raise refuse(f"the payload is not urlencoded: {error}", ENCODING_ERROR) from error
-    form: dict[str, Any] = {}
-    for name, value in pairs:
-        if name not in form:
-            form[name] = value
-        elif isinstance(form[name], list):
-            form[name].append(value)
-        else:
-            form[name] = [form[name], value]
-    return form
+    return {name: values if len(values) > 1 else values[0] for name, values in form.items()}
 
 
 def _read_base64(data: bytes) -> bytes:
