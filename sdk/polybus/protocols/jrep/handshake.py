@@ -19,24 +19,8 @@ from ...limits import Limits
 from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, Role, SessionEvent
 from .._shared import refusal
-from .names import (
-    CLIENT_BUS,
-    CLIENT_BUS_ERRORS,
-    LOCAL_PREFIX,
-    OWN,
-    RESERVED,
-    SERVER_BUS,
-    WIRE_RULES,
-    check_local_subject,
-    check_subject,
-    is_reserved,
-    names_an_answer,
-    refuse,
-    service_of,
-    services_in,
-    subjects_of,
-    text_of,
-)
+from . import names
+from .names import WIRE_RULES, is_reserved, names_an_answer, refuse
 
 if TYPE_CHECKING:
     from .adapter import JrepCodec
@@ -165,7 +149,9 @@ class Federation:
         """Seconds between this side's Heartbeat messages; 0 for none."""
         server = role == "server"
         self.state: FederationState = FederationState.LISTENING if server else _FIRST[dialect]
-        self._own_bus, self._other_bus = (SERVER_BUS, CLIENT_BUS) if server else (CLIENT_BUS, SERVER_BUS)
+        self._own_bus, self._other_bus = (
+            (names.SERVER_BUS, names.CLIENT_BUS) if server else (names.CLIENT_BUS, names.SERVER_BUS)
+        )
         self.capabilities: Capabilities = _TO_POLYBUS
         self.ours: bool = False
         self._ready = False
@@ -255,7 +241,7 @@ class Federation:
     # -- subjects --------------------------------------------------------------------------------------------------------
 
     def learn(self, message: Message, now: float) -> None:
-        subjects = subjects_of(message.attributes, self._limits.subject, self._limits.subscriptions)
+        subjects = names.subjects_of(message.attributes, self._limits.subject, self._limits.subscriptions)
         if self.state is FederationState.CONNECTED and self.role == "server" and not self._renewing:
             # In the handshake a client lists all its subjects, including its own bus.
             for subject in subjects:
@@ -267,7 +253,7 @@ class Federation:
 
     def unlearn(self, message: Message, now: float) -> None:
         """Handle RemoteUnsubscribe, which may also be an Errai client's confirmation."""
-        for subject in subjects_of(message.attributes, self._limits.subject, self._limits.subscriptions):
+        for subject in names.subjects_of(message.attributes, self._limits.subject, self._limits.subscriptions):
             if names_an_answer(subject):
                 continue  # never stored: see `_add`
             if subject in self.wanted:
@@ -281,7 +267,7 @@ class Federation:
     def _add(self, subject: str) -> None:
         if names_an_answer(subject):
             return  # reply subjects need no subscription
-        if subject in self.wanted or is_reserved(subject) or subject.startswith(LOCAL_PREFIX):
+        if subject in self.wanted or is_reserved(subject) or subject.startswith(names.LOCAL_PREFIX):
             return
         if len(self.wanted) < self._limits.subscriptions:
             self.wanted[subject] = None
@@ -295,9 +281,9 @@ class Federation:
 
     def _announce(self, message: Message) -> None:
         name = str(message.subject)
-        if name == CLIENT_BUS_ERRORS and self.role == "client":
+        if name == names.CLIENT_BUS_ERRORS and self.role == "client":
             return  # known to the server
-        service = service_of(check_local_subject(message.subject, self._limits.subject))
+        service = names.service_of(names.check_local_subject(message.subject, self._limits.subject))
         behind = self._announced.get(service)
         if message.kind is Kind.SUBSCRIBE:
             if behind is None:
@@ -329,12 +315,12 @@ class Federation:
 
     def associate(self, message: Message, now: float) -> None:
         """Handle Associate, which lists everything that the client can receive. The client may repeat it."""
-        services = text_of(message.attributes, "RemoteServices", self._limits.message)
+        services = names.text_of(message.attributes, "RemoteServices", self._limits.message)
         if services is None:
             raise refuse("RemoteServices is required: what the client can receive, separated by commas", "missing_field")
         subjects = self._services_in(services)
         for subject in subjects:
-            check_subject(subject, self._limits.subject)
+            names.check_subject(subject, self._limits.subject)
         for subject in [one for one in self.wanted if one not in subjects]:
             self._remove(subject)
         self.wanted.clear()  # the rest is reported again, as the bus may not have had space for it
@@ -362,7 +348,7 @@ class Federation:
     def _finish_greeting(self) -> None:
         verb, self._greeting = self._greeting, None
         waiting, self._documents = self._documents, []
-        own = OWN["server"]
+        own = names.OWN["server"]
         if verb == "FinishAssociation":
             named = [name for name in self._announced if "," not in name]
             offers = {"ConnectionSessionKey": self._token(), "CapabilitiesFlags": _FLAGS, **(self._offers or {})}
@@ -387,23 +373,23 @@ class Federation:
         if legacy:
             self._say("ConnectToQueue", PriorityProcessing="1", Polybus="1")
         else:
-            self._say("Associate", PriorityProcessing="1", RemoteServices=",".join(OWN["client"]), Polybus="1")
+            self._say("Associate", PriorityProcessing="1", RemoteServices=",".join(names.OWN["client"]), Polybus="1")
 
     def associated(self, message: Message, now: float) -> None:
         """Handle FinishAssociation, the server's only answer."""
         self._recognise(message)
         self.note(message, now)
         self._become_ready(now)
-        for name in self._services_in(text_of(message.attributes, "RemoteServices", self._limits.message) or ""):
+        for name in self._services_in(names.text_of(message.attributes, "RemoteServices", self._limits.message) or ""):
             self._add(name)
 
     def _services_in(self, text: str) -> dict[str, None]:
         """Return the distinct names in a handshake: a few more than the bus can store, so that it reports the excess."""
-        most = self._limits.subscriptions + 2 * len(RESERVED)
-        return dict.fromkeys(islice(dict.fromkeys(services_in(text)), most))
+        most = self._limits.subscriptions + 2 * len(names.RESERVED)
+        return dict.fromkeys(islice(dict.fromkeys(names.services_in(text)), most))
 
     def finish_client(self, message: Message, now: float) -> None:
-        self._say("RemoteSubscribe", SubjectsList=[*OWN["client"], *self._announced])
+        self._say("RemoteSubscribe", SubjectsList=[*names.OWN["client"], *self._announced])
         self._say("FinishStateSync")
         self._become_ready(now, legacy=True)
 
@@ -413,7 +399,7 @@ class Federation:
 
     def note(self, message: Message, now: float) -> None:
         """Handle CapabilitiesNotice and the flags in FinishAssociation."""
-        flags = text_of(message.attributes, "CapabilitiesFlags", _MAX_FLAGS)
+        flags = names.text_of(message.attributes, "CapabilitiesFlags", _MAX_FLAGS)
         if flags is None and verb_of(message) == "CapabilitiesNotice":
             raise refuse("CapabilitiesFlags is required", "missing_field")
         self._recognise(message)

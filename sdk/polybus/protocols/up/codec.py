@@ -24,32 +24,9 @@ from ...plugins.protobuf import read_varint
 from .._protobuf import ANY, check_any, code_of, facts_of, is_message, status_of, type_name, unpack
 from .._shared import remember
 from .._uprotocol import LEVELS, LazyMessage, urgency_of
+from . import wire
 from .uuris import UUri, parse_uuri
-from .wire import (
-    FORMAT_NAMES,
-    NAME,
-    PROFILE,
-    REQUEST_PRIORITY,
-    WIRE_RULES,
-    Attributes,
-    MessageType,
-    PayloadFormat,
-    first_violation,
-    head_of,
-    is_v7,
-    is_wire_id,
-    priority_name,
-    read_attributes,
-    read_uuid,
-    refuse,
-    shown,
-    split_message,
-    uuid_bytes,
-    uuid_text,
-    write_attributes,
-    write_message,
-    write_uuid,
-)
+from .wire import REQUEST_PRIORITY, WIRE_RULES, Attributes, MessageType, PayloadFormat, is_wire_id, read_uuid, refuse
 
 FORMATS: Final[tuple[BodyFormat, ...]] = (JSON, ANY, OCTETS, TEXT)
 _READ: Mapping[int, BodyFormat] = {PayloadFormat.PROTOBUF_IN_ANY: ANY, PayloadFormat.JSON: JSON, PayloadFormat.TEXT: TEXT}
@@ -57,7 +34,7 @@ _READ: Mapping[int, BodyFormat] = {PayloadFormat.PROTOBUF_IN_ANY: ANY, PayloadFo
 _WRITTEN: Final = {id(OCTETS): int(PayloadFormat.RAW), **{id(format): int(number) for number, format in _READ.items()}}
 _JSON: Final = int(PayloadFormat.JSON)
 _decode: Final = msgspec.json.Decoder().decode
-_NUMBERS: Final = {name: number for number, name in enumerate(FORMAT_NAMES) if number not in _READ}
+_NUMBERS: Final = {name: number for number, name in enumerate(wire.FORMAT_NAMES) if number not in _READ}
 
 
 def format_for(value: Any, texts: bool) -> BodyFormat:
@@ -138,7 +115,7 @@ def shape_of(given: Attributes) -> MessageShape:
     if kind is Kind.REQUEST:
         subject = str(given.sink)
         priority = max(given.priority, REQUEST_PRIORITY)
-        answer = head_of(MessageType.RESPONSE, given.sink, source, priority, given.ttl or None)
+        answer = wire.head_of(MessageType.RESPONSE, given.sink, source, priority, given.ttl or None)
     elif kind is Kind.RESPONSE:
         subject = ""
         if given.commstatus:
@@ -171,7 +148,7 @@ class UpReturnAddress(tuple[bytes, MessageShape]):
         return self[0] + self[1].sender
 
     def __str__(self) -> str:
-        return uuid_text(read_uuid(self[0]))
+        return wire.uuid_text(read_uuid(self[0]))
 
     __repr__ = __str__
 
@@ -251,22 +228,22 @@ class UpReader:
                     return self._message(shape, payload, uuid, reqid)
             return self._examined(frame, parts)
         except RemoteProtocolError as error:
-            error.frame = shown(frame)
+            error.frame = wire.shown(frame)
             raise
         except (ValueError, IndexError) as error:
             refused = refuse(f"not a UMessage: {error}", "bad_protobuf")
-            refused.frame = shown(frame)
+            refused.frame = wire.shown(frame)
             raise refused from error
 
     def _examined(self, frame: bytes, parts: Parts | None) -> UpMessage:
-        attributes, payload = split_message(frame)
-        given = read_attributes(attributes or b"")
+        attributes, payload = wire.split_message(frame)
+        given = wire.read_attributes(attributes or b"")
         _check(given)
-        shape, uuid, reqid = shape_of(given), write_uuid(given.id), write_uuid(given.reqid) if given.reqid else b""
+        shape, uuid, reqid = shape_of(given), wire.write_uuid(given.id), wire.write_uuid(given.reqid) if given.reqid else b""
         if parts is not None and parts[0] == uuid and parts[2] == reqid and len(parts[1]) + len(parts[3]) <= _LONGEST:
             with suppress(ValueError):
                 for part in (parts[1], parts[3]):  # both are whole fields, so only the request id is between them
-                    read_attributes(part)
+                    wire.read_attributes(part)
                 remember(self._known, (parts[1], parts[3]), shape, _REMEMBERED)
         return self._message(shape, payload, uuid, reqid)
 
@@ -323,14 +300,14 @@ def _parts(frame: bytes) -> Parts | None:
 
 
 def _check(given: Attributes) -> None:
-    broken = first_violation(given)
+    broken = wire.first_violation(given)
     if broken is None:
         return
-    error = refuse(f"{broken.text} (rule {broken.name}, profile {PROFILE})", "invalid_attribute")
+    error = refuse(f"{broken.text} (rule {broken.name}, profile {wire.PROFILE})", "invalid_attribute")
     if broken.name.startswith("request.") and given.sink is not None and broken.name not in _UNANSWERABLE:
-        error.answer_id = UpReturnAddress((write_uuid(given.id), shape_of(given)))
-    elif given.type == MessageType.RESPONSE and is_v7(given.reqid):
-        error.reply_id = write_uuid(given.reqid)
+        error.answer_id = UpReturnAddress((wire.write_uuid(given.id), shape_of(given)))
+    elif given.type == MessageType.RESPONSE and wire.is_v7(given.reqid):
+        error.reply_id = wire.write_uuid(given.reqid)
     raise error
 
 
@@ -387,7 +364,7 @@ class UpCodec:
 
     def urgency(self, message: Message) -> int:
         address = message.id
-        asked = priority_name(address.shape.given.priority) if isinstance(address, UpReturnAddress) else None
+        asked = wire.priority_name(address.shape.given.priority) if isinstance(address, UpReturnAddress) else None
         return urgency_of(message, asked, self.level_of)
 
     # -- reading ---------------------------------------------------------------------------------------------------------
@@ -395,9 +372,9 @@ class UpCodec:
     def decode(self, frame: bytes) -> Sequence[Message | RemoteProtocolError]:
         message = self.read(frame)
         if message.reqid and message.kind in (Kind.RESPONSE, Kind.ERROR):
-            message.id = uuid_text(read_uuid(message.reqid))
+            message.id = wire.uuid_text(read_uuid(message.reqid))
         elif message.kind is Kind.REQUEST:
-            message.id = uuid_text(read_uuid(message.uuid))
+            message.id = wire.uuid_text(read_uuid(message.uuid))
         return [message]
 
     # -- writing ---------------------------------------------------------------------------------------------------------
@@ -418,14 +395,14 @@ class UpCodec:
             traceparent=said.get("traceparent"),
         )
         try:
-            given.id = uuid_bytes(str(said.get("id", message.id)))
+            given.id = wire.uuid_bytes(str(said.get("id", message.id)))
             given.source, given.sink = _uri(said.get("source")), _uri(said.get("sink"))
             given.priority = LEVELS[said["priority"]] + 1 if "priority" in said else 0
             given.ttl = said.get("ttl", ttl)
             if type is MessageType.RESPONSE:
-                given.reqid = uuid_bytes(str(said.get("reqid", message.id)))
+                given.reqid = wire.uuid_bytes(str(said.get("reqid", message.id)))
         except (ValueError, KeyError) as error:
-            raise LocalProtocolError(f"invalid attributes of a UMessage: {error}", protocol=NAME) from error
+            raise LocalProtocolError(f"invalid attributes of a UMessage: {error}", protocol=wire.NAME) from error
         return self.frame(given, message)
 
     def frame(self, given: Attributes, message: Message) -> bytes:
@@ -437,10 +414,10 @@ class UpCodec:
         else:
             payload, format = self._body(message)
             given.payload_format = int(format)
-        broken = first_violation(given)
+        broken = wire.first_violation(given)
         if broken is not None:
-            raise LocalProtocolError(f"{broken.text} (rule {broken.name}, profile {PROFILE})", protocol=NAME)
-        return write_message(write_attributes(given), payload)
+            raise LocalProtocolError(f"{broken.text} (rule {broken.name}, profile {wire.PROFILE})", protocol=wire.NAME)
+        return wire.write_message(wire.write_attributes(given), payload)
 
     def _body(self, message: Message) -> tuple[bytes | None, int]:
         if message.raw is not None and message.format in FORMATS:

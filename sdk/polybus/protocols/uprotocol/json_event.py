@@ -20,28 +20,8 @@ from ...message import Kind
 from .._protobuf import ANY, check_any
 from .._shared import remember
 from .._uprotocol import Pairs
-from .events import (
-    BATCH,
-    MISPLACED_DATA,
-    OCTET_STREAM,
-    PROTOBUF,
-    STATUS_URLS,
-    Envelope,
-    EventMessage,
-    Extra,
-    UsualEvent,
-    format_of,
-    from_base64,
-    from_json,
-    from_text,
-    hash_of,
-    is_id,
-    is_misplaced,
-    is_packed,
-    known_schema,
-    read_json_item,
-    shown,
-)
+from . import events
+from .events import OCTET_STREAM, STATUS_URLS, Envelope, EventMessage, Extra, UsualEvent, is_id, is_packed, known_schema
 from .rules import TOLERATED, WIRE_RULES, is_text, refuse
 
 _RECENT: Final = 256
@@ -119,8 +99,8 @@ class JsonEventReader:
             parts = _batch(frame)
         except (ValueError, RecursionError, EncodeError) as error:
             raise WIRE_RULES.refuse_json(error, kind="an event") from error
-        if len(parts) > BATCH:
-            raise refuse(f"a batch of {len(parts)} events: the limit is {BATCH}", "too_large")
+        if len(parts) > events.BATCH:
+            raise refuse(f"a batch of {len(parts)} events: the limit is {events.BATCH}", "too_large")
         return [bytes(part) for part in parts]
 
     def _check(self, frame: bytes) -> None:
@@ -131,17 +111,17 @@ class JsonEventReader:
     def _read_slowly(self, frame: bytes) -> EventMessage:
         try:
             self._check(frame)
-            if _ITEM in frame[:128] and (item := read_json_item(frame)) is not None:
+            if _ITEM in frame[:128] and (item := events.read_json_item(frame)) is not None:
                 return item
             if frame.startswith(b"["):
                 raise refuse("an event must be a JSON object: an array is a batch", "bad_json")
             return self._envelope.examined(*self.parts(frame))
         except RemoteProtocolError as error:
-            error.frame = shown(frame)
+            error.frame = events.shown(frame)
             raise
         except (ValueError, RecursionError, EncodeError) as error:
             refused = WIRE_RULES.refuse_json(error, kind="an event")
-            refused.frame = shown(frame)
+            refused.frame = events.shown(frame)
             raise refused from error
 
     def answers(self, frame: bytes) -> str | None:
@@ -163,23 +143,23 @@ class JsonEventReader:
             raise refuse(f"{TOLERATED!r} is not the name of an attribute: a to z and digits", "invalid_attribute")
         data, encoded = value.pop("data", None), value.pop("data_base64", None)
         content = value.get("datacontenttype")
-        format = format_of(content if isinstance(content, str) else None)
+        format = events.format_of(content if isinstance(content, str) else None)
         raw = None
         if encoded is not None:
-            raw = from_text(from_base64(encoded), format, self._limits.depth)
+            raw = events.from_text(events.from_base64(encoded), format, self._limits.depth)
         elif data is not None:
-            raw = from_text(from_json(data, format, self._envelope.leniency), format, self._limits.depth)
-            if is_misplaced(data, format):
-                value[TOLERATED] = [MISPLACED_DATA]
+            raw = events.from_text(events.from_json(data, format, self._envelope.leniency), format, self._limits.depth)
+            if events.is_misplaced(data, format):
+                value[TOLERATED] = [events.MISPLACED_DATA]
         hashed = value.get("hash")
         if isinstance(hashed, str):
-            value["hash"] = hash_of(hashed, self._envelope.leniency)
+            value["hash"] = events.hash_of(hashed, self._envelope.leniency)
         return value, raw, format
 
 
 _encode: Final = msgspec.json.Encoder().encode
 _base64: Final = binascii.b2a_base64
-_ANY_DATA: Final = b',"datacontenttype":"%b","data_base64":"' % PROTOBUF.encode()
+_ANY_DATA: Final = b',"datacontenttype":"%b","data_base64":"' % events.PROTOBUF.encode()
 _OCTET_DATA: Final = b',"datacontenttype":"%b"' % OCTET_STREAM.encode()
 
 

@@ -20,24 +20,8 @@ from ...plugins.protobuf import field, length, read_fields, read_varint, varint,
 from .._protobuf import ANY, check_any, known_class
 from .._shared import plain_field, remember
 from .._uprotocol import LEVELS, Pairs
-from .events import (
-    BATCH,
-    ITEM,
-    OCTET_STREAM,
-    PROTOBUF,
-    STATUS_URLS,
-    Envelope,
-    EventMessage,
-    Extra,
-    UsualEvent,
-    format_of,
-    from_text,
-    is_id,
-    is_packed,
-    known_schema,
-    read_proto_item,
-    shown,
-)
+from . import events
+from .events import ITEM, OCTET_STREAM, STATUS_URLS, Envelope, EventMessage, Extra, UsualEvent, is_id, is_packed, known_schema
 from .rules import MAX_INTEGER, WIRE_RULES, is_text, refuse
 
 _DESCRIPTOR: Final = (  # cloudevents.proto in this folder, compiled by protoc; a test compares them
@@ -74,7 +58,7 @@ _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
 # Fields of CloudEvent.
 _ID, _SOURCE, _VERSION, _TYPE, _ATTRIBUTE, _BINARY, _PROTO = 0x0A, 0x12, 0x1A, 0x22, 0x2A, 0x32, 0x42
 _REQUIRED: Final = frozenset({"id", "source", "type"})
-_PROTOBUFS: Final = frozenset({PROTOBUF, "application/x-protobuf"})
+_PROTOBUFS: Final = frozenset({events.PROTOBUF, "application/x-protobuf"})
 _REQID: Final = b"\n\x05reqid\x12&\x1a$"
 _REQID_FIELD: Final = b"*/" + _REQID
 _NAMES: Final = frozenset({"sink", "priority", "ttl", "datacontenttype", "dataschema", "token", "plevel"})
@@ -111,11 +95,11 @@ class ProtoReader:
         try:
             return self._envelope.examined(*self.parts(frame))
         except RemoteProtocolError as error:
-            error.frame = shown(frame)
+            error.frame = events.shown(frame)
             raise
         except (ValueError, RecursionError, EncodeError) as error:
             refused = refuse(f"not an event: {error}", "bad_protobuf")
-            refused.frame = shown(frame)
+            refused.frame = events.shown(frame)
             raise refused from error
 
     def split(self, frame: bytes) -> list[bytes]:
@@ -125,12 +109,12 @@ class ProtoReader:
             found = [value for number, value in read_fields(frame, most=len(frame)) if number == 1]
         except ValueError as error:
             raise refuse(f"not a CloudEventBatch: {error}", "bad_protobuf") from error
-        if len(found) > BATCH:
-            raise refuse(f"a batch of {len(found)} events: the limit is {BATCH}", "too_large")
-        events = [value for value in found if type(value) is bytes]
-        if len(events) < len(found):
+        if len(found) > events.BATCH:
+            raise refuse(f"a batch of {len(found)} events: the limit is {events.BATCH}", "too_large")
+        parts = [value for value in found if type(value) is bytes]
+        if len(parts) < len(found):
             raise refuse("not a CloudEventBatch: an event is not a number", "bad_protobuf")
-        return events
+        return parts
 
     # -- fields ----------------------------------------------------------------------------------------------------------
 
@@ -177,7 +161,7 @@ class ProtoReader:
             attributes[name] = getattr(event, own) or None
         where = event.WhichOneof("data")
         content = attributes.get("datacontenttype")
-        format = format_of(content if isinstance(content, str) else None)
+        format = events.format_of(content if isinstance(content, str) else None)
         if where is None:
             return attributes, None, ANY
         if where == "proto_data":
@@ -185,7 +169,7 @@ class ProtoReader:
                 raise refuse(f"proto_data, but the content type is {content!r}", "ambiguous")
             return attributes, event.proto_data.SerializeToString(), ANY
         data = event.binary_data if where == "binary_data" else event.text_data.encode()
-        return attributes, from_text(data, format, self._limits.depth), format
+        return attributes, events.from_text(data, format, self._limits.depth), format
 
     # -- the usual case --------------------------------------------------------------------------------------------------
 
@@ -264,7 +248,7 @@ class ProtoReader:
                 return None
         if at != end or not version or not _REQUIRED <= attributes.keys():
             return None
-        if attributes["type"] == ITEM and format is OCTETS and (item := read_proto_item(attributes, raw)) is not None:
+        if attributes["type"] == ITEM and format is OCTETS and (item := events.read_proto_item(attributes, raw)) is not None:
             return item
         return self._checked(frame, block or end, attributes, raw, format)
 
