@@ -17,19 +17,8 @@ from ...plugins import FrameField, Role
 from .._protobuf import ANY
 from .._shared import choice
 from .._uprotocol import EntityOptions, SubjectLevels, urgency_of
-from .events import (
-    FORMATS,
-    ITEM,
-    NAMES,
-    Envelope,
-    EventMessage,
-    ReturnAddress,
-    extension_attributes,
-    item_id,
-    write_headers,
-    write_status,
-    written_body,
-)
+from . import events
+from .events import FORMATS, ITEM, NAMES, Envelope, EventMessage, ReturnAddress, item_id
 from .json_event import JsonEventReader, JsonEventWriter
 from .names import UProtocolNames, entity_key
 from .proto_event import ProtoReader, ProtoWriter, dissect
@@ -125,7 +114,7 @@ class UProtocolCodec:
         attributes: dict[str, Any] = {"specversion": "1.0"}
         data: bytes | None = None
         if kind in NAMES:
-            more, data = extension_attributes(message)
+            more, data = events.extension_attributes(message)
             attributes.update(more)
         elif kind in _TYPES:
             attributes["type"] = given.get("type", _TYPES[kind])
@@ -138,10 +127,10 @@ class UProtocolCodec:
         elif kind in (Kind.REQUEST, Kind.OPEN) and isinstance(message.id, str):
             attributes.setdefault("id", message.id)
         if message.headers:
-            attributes.update(write_headers(message.headers, self.headers_limit))
+            attributes.update(events.write_headers(message.headers, self.headers_limit))
         if kind is Kind.ERROR:
-            data = write_status(message)
-        raw, format = (data, ANY) if data is not None else written_body(message)
+            data = events.write_status(message)
+        raw, format = (data, ANY) if data is not None else events.written_body(message)
         return attributes, raw, format
 
     def check(self, attributes: dict[str, Any], has_data: bool, is_any: bool) -> None:
@@ -151,8 +140,8 @@ class UProtocolCodec:
             kind = "notification"
         # The writer adds the content type of bytes and a default schema.
         facts = Facts(attributes, kind, has_data, is_any or has_data, local=self.local)
-        for rule, seen in violations(facts):
-            raise LocalProtocolError(f"{seen} (rule {rule.name}; document, {rule.clause})", protocol="uprotocol")
+        for _, text in violations(facts):
+            raise LocalProtocolError(text, protocol="uprotocol")
 
 
 _LIMITS: Final = Limits()

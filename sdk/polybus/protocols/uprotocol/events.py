@@ -39,7 +39,6 @@ from .rules import (
     WIRE_RULES,
     Facts,
     Leniency,
-    Violation,
     is_text,
     is_uri_reference,
     refuse,
@@ -415,9 +414,9 @@ class Envelope:
             kind = "notification"
         facts = self._facts(attributes, kind)
         facts.has_data, facts.is_any = raw is not None, format is ANY
-        for rule, seen in violations(facts):
+        for rule, text in violations(facts):
             if rule.counts(self.leniency):
-                raise Violation(rule, seen, answer_id=self._return_address(attributes), reply_id=_reply_id(attributes, kind))
+                raise self.told(refuse(text, rule.reason), attributes)
             tolerated.append(rule.name)
         schema = attributes.get("dataschema")
         bare = raw is not None and format is ANY and not (is_packed(raw) if self.leniency and schema else check_any(raw))
@@ -425,9 +424,7 @@ class Envelope:
             # The schema of the document's examples gives the data's type.
             if not (self.leniency is Leniency.LENIENT or (self.leniency and schema)):
                 text = "the data is not a google.protobuf.Any (document, 3 Formats, Table 6)"
-                error = refuse(text, "bad_protobuf", self._return_address(attributes))
-                error.reply_id = _reply_id(attributes, kind)
-                raise error
+                raise self.told(refuse(text, "bad_protobuf"), attributes)
             tolerated.append(BARE_DATA)
             # A bare Status, as in the document's examples, where the schema names the type.
             name = schema.removeprefix("/") if isinstance(schema, str) else ""
@@ -461,7 +458,8 @@ class Envelope:
 
     def told(self, error: RemoteProtocolError, attributes: dict[str, Any]) -> RemoteProtocolError:
         error.answer_id = self._return_address(attributes)
-        error.reply_id = _reply_id(attributes, "response" if attributes.get("type") == "res.v1" else "")
+        reqid = attributes.get("reqid")
+        error.reply_id = reqid if attributes.get("type") == "res.v1" and isinstance(reqid, str) else None
         return error
 
     def _return_address(self, attributes: dict[str, Any]) -> ReturnAddress | None:
@@ -483,11 +481,6 @@ class Envelope:
         if any(rule.counts(self.leniency) for rule, _ in violations(answer, _ADDRESS_RULES)):
             return None  # the answer would break rules, too
         return return_address(UsualEvent("1.0", id, source, "req.v1", sink, "CS4", 0))
-
-
-def _reply_id(attributes: dict[str, Any], kind: str) -> str | None:
-    reqid = attributes.get("reqid")
-    return reqid if kind == "response" and isinstance(reqid, str) else None
 
 
 def normalise(attributes: dict[str, Any], leniency: Leniency) -> list[str]:

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from attrs import Factory, define, field, frozen
 
-from ...errors import RemoteProtocolError
 from .._shared import WireRules
 from .._uprotocol import PRIORITIES, id_version
 from .names import Uri, UriError, read_uri
@@ -276,20 +275,12 @@ class Rule:
         return self.tolerated is None or leniency < self.tolerated
 
 
-class Violation(RemoteProtocolError):
-    """A message breaks a rule of the document. The rule is in `rule`."""
-
-    def __init__(self, rule: Rule, seen: str, *, answer_id: Any = None, reply_id: Any = None) -> None:
-        text = f"{seen} (rule {rule.name}; document, {rule.clause})"
-        super().__init__(text, reason=rule.reason, protocol="uprotocol", answer_id=answer_id, reply_id=reply_id)
-        self.rule: Rule = rule
-
-
 def violations(facts: Facts, rules: Sequence[Rule] | None = None) -> Iterator[tuple[Rule, str]]:
+    """Yield each broken rule with a text that names the rule and its clause."""
     for rule in RULES if rules is None else rules:
         seen = rule.check(facts, rule.attribute, facts.attributes.get(rule.attribute))
         if seen is not None:
-            yield rule, seen
+            yield rule, f"{seen} (rule {rule.name}; document, {rule.clause})"
 
 
 _PRIORITY: Final = f"one of {', '.join(PRIORITIES)}"

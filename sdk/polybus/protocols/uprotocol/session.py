@@ -14,16 +14,8 @@ from ...plugins.hello import HELLO
 from .._protobuf import ANY
 from .._shared import remember, too_large
 from .._uprotocol import REMEMBERED, EntitySession, IdFactory, id_time_ms, relayed_priority
-from .events import (
-    NAMES,
-    EventMessage,
-    ReturnAddress,
-    extension_attributes,
-    return_address,
-    write_headers,
-    write_status,
-    written_body,
-)
+from . import events
+from .events import NAMES, EventMessage, ReturnAddress, return_address, written_body
 from .names import MESSAGE, RESPONSE, UProtocolNames, read_uri, subject_text
 from .rules import MAX_INTEGER, is_text, refuse
 
@@ -74,14 +66,14 @@ class UProtocolSession(EntitySession):
             self._refuse(error)
             return
         try:
-            events = self.codec.reader.split(frame)
+            frames = self.codec.reader.split(frame)
         except RemoteProtocolError as error:
             self._refuse(error)
             return
         bad = 0
-        for event in events:
+        for each in frames:
             try:
-                message = self._read(event)
+                message = self._read(each)
                 if self._is_taken(message, now):
                     self._output.append(message)
             except RemoteProtocolError as error:
@@ -243,7 +235,7 @@ class UProtocolSession(EntitySession):
         head = self._head("res.v1", event.sink or "", event.source, event.priority)
         extra: dict[str, Any] = {}
         if message.kind is _ERROR:
-            raw, format = write_status(message), ANY
+            raw, format = events.write_status(message), ANY
             if message.attributes.get("undelivered"):
                 extra["commstatus"] = int(message.code or Code.UNKNOWN)
         else:
@@ -262,7 +254,7 @@ class UProtocolSession(EntitySession):
         if kind is Kind.ITEM and self.codec.takes_item(message) and self._options.sign is None:
             self._items += 1
             return None, self.codec.item(self._names.entity, f"{message.id}/{self._items:x}", message)
-        given, data = extension_attributes(message)
+        given, data = events.extension_attributes(message)
         raw, format = (data, ANY) if data is not None else written_body(message)
         id, reqid = self._ids.next(), given.pop("reqid", None)
         sink = self._names.method(message.subject) if kind is _OPEN else None
@@ -283,7 +275,7 @@ class UProtocolSession(EntitySession):
         if options.sign is not None and raw is not None:
             extra["hash"] = _given("sign", options.sign(raw), bytes)
         if message.headers:
-            extra.update(write_headers(message.headers, self.codec.headers_limit))
+            extra.update(events.write_headers(message.headers, self.codec.headers_limit))
         return extra or None
 
 

@@ -28,7 +28,6 @@ from polybus.protocols._protobuf import ANY, pack, pack_value, read_value, write
 from polybus.protocols.uprotocol import proto_event
 from polybus.protocols.uprotocol.adapter import UProtocolCodec
 from polybus.protocols.uprotocol.proto_event import cloud_event_classes
-from polybus.protocols.uprotocol.rules import Violation
 from tests.doubles.driven import Driven
 
 from .support import BAD, GOOD, HI, PUBLISH, REQUEST, RESPONSE, decode, to_protobuf
@@ -49,8 +48,7 @@ def test_an_event_is_taken_or_refused(name: str, mode: str) -> None:
         with pytest.raises(RemoteProtocolError) as caught:
             decode(event, mode=mode)
         assert caught.value.reason
-        if isinstance(caught.value, Violation):
-            assert caught.value.rule.name in str(caught.value) and caught.value.rule.clause in str(caught.value)
+        assert re.search(r"\(rule [a-z.]+; document, .+\)$", str(caught.value))
 
 
 def written(event: dict[str, Any], format: str) -> bytes:
@@ -219,7 +217,7 @@ def test_deep_values_are_refused_in_both_directions() -> None:
 def test_a_protobuf_event_without_a_required_attribute_is_refused(missing: str) -> None:
     event = to_protobuf(REQUEST)
     event.ClearField(missing)
-    with pytest.raises(Violation) as caught:
+    with pytest.raises(RemoteProtocolError) as caught:
         PROTO.decode(event.SerializeToString())
     assert caught.value.reason == "missing_field"
 
@@ -277,9 +275,10 @@ def test_time_is_a_timestamp_in_protobuf(time: str, read: str) -> None:
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 def test_a_time_that_is_no_timestamp_is_refused_strictly_and_kept_leniently(time: Any, format: Any) -> None:
     frame = written({**PUBLISH, "time": time}, format)
-    with pytest.raises(Violation) as caught:
+    with pytest.raises(RemoteProtocolError) as caught:
         UProtocol(format=format).codec().read(frame)
-    assert (caught.value.rule.name, caught.value.reason) == ("time.timestamp", "invalid_attribute")
+    assert caught.value.reason == "invalid_attribute"
+    assert "(rule time.timestamp; document" in str(caught.value)
     assert UProtocol(format=format, mode="lenient").codec().read(frame).attributes["time"] == time
 
 
@@ -311,7 +310,7 @@ def test_a_hash_that_is_text_is_read_leniently_and_refused_strictly(text: str, d
     if not text.endswith("="):
         with pytest.raises(RemoteProtocolError, match="hash is not base64"):
             EVENTS.read(frame)
-    with pytest.raises(Violation, match=r"hash\.type"):
+    with pytest.raises(RemoteProtocolError, match=r"hash\.type"):
         PROTO.read(proto.SerializeToString())
 
 
