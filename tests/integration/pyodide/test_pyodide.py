@@ -30,7 +30,6 @@ SUITE = [
     "tests/contract/test_ports.py",
     "tests/unit/transports/postmessage/test_channels.py",
     "tests/unit/transports/postmessage/test_connections.py",
-    "tests/unit/transports/postmessage/test_frames.py",
     "tests/unit/transports/test_memory.py",
 ]
 # In `make test-all`: tables of bytes and texts, every protocol in memory, and properties.

@@ -221,6 +221,7 @@ async def test_what_authorize_still_thinks_about_ends_with_its_peer_and_is_charg
             assert buffered(bus) == 0
 
 
+@pytest.mark.native
 async def test_requests_that_nobody_awaits_yet_leave_while_the_peer_has_room() -> None:
     count = 8_000  # twice an outbox; the socket takes that much
     bus = Bus(limits=Limits(waiting=count))

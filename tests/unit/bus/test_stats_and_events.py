@@ -85,6 +85,7 @@ async def test_a_link_that_is_lost_is_retried_and_comes_back() -> None:
         await eventually(lambda: client.stats().reconnects == 1)
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": VirtualLoop})], ids=["virtual time"], scope="module")
 @pytest.mark.parametrize(("pause", "attempts"), [(0.001, 10), (100, 1)])
 async def test_a_first_connect_that_waits_tells_of_attempts_with_pauses_within_the_wait(

@@ -166,6 +166,7 @@ def test_a_protocol_is_loaded_when_it_is_first_asked_for() -> None:
         polybus.protocols.Nothing  # noqa: B018
 
 
+@pytest.mark.native
 async def test_in_the_dialect_of_the_document_a_body_without_a_subject_goes_to_the_handler_of_the_empty_one() -> None:
     bus = Bus()
     bus.handle("user.get")(lambda body: {"user": body["id"]})
