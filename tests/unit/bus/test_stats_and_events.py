@@ -145,7 +145,7 @@ async def test_each_of_several_tasks_that_wait_for_events_is_given_some() -> Non
         await publish_each(bus, "x", range(2))
         with anyio.move_on_after(0):
             await anext(events)
-    assert (len(got), events._waiters) == (2, [])  # who gave up is forgotten
+    assert (len(got), events._changed.waiting) == (2, [])  # who gave up is forgotten
 
 
 async def test_a_notification_without_a_handler_is_a_dead_letter() -> None:
