@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -188,14 +189,15 @@ class IncomingSpans:
     """Middleware that runs each handler in a span, as a child of the span in the message."""
 
     _telemetry: Telemetry
-    _calls: dict[str | int, Traced] = field(factory=dict, init=False)
-    """Span descriptions by handler pattern."""
-    _publications: dict[str | int, Traced] = field(factory=dict, init=False)
+    _call: Callable[[str | int], Traced] = field(factory=lambda: cache(_call), init=False)
+    """Returns the span description for a handler's pattern."""
+    _publication: Callable[[str | int], Traced] = field(factory=lambda: cache(_publication), init=False)
 
     def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Awaitable[Any]:
         if not message.headers and not self._telemetry.kept:
             return call_next(message)
-        return self._within_a_span(self._handled(message, ctx.pattern), message, call_next)
+        describe = self._publication if message.kind is Kind.PUBLISH else self._call
+        return self._within_a_span(describe(ctx.pattern), message, call_next)
 
     async def _within_a_span(self, handled: Traced, message: Message, call_next: CallNext) -> Any:
         began = perf_counter()
@@ -242,27 +244,20 @@ class IncomingSpans:
         histogram.record(seconds, measured)
         return measured
 
-    def _handled(self, message: Message, pattern: str | int) -> Traced:
-        known = self._publications if message.kind is Kind.PUBLISH else self._calls
-        if (handled := known.get(pattern)) is None:
-            make = _publication if message.kind is Kind.PUBLISH else _call
-            handled = known[pattern] = make(str(pattern))
-        return handled
 
-
-def _publication(pattern: str) -> Traced:
+def _publication(pattern: str | int) -> Traced:
     measured: dict[str, AttributeValue] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": "process",
-        "messaging.destination.template": pattern,
+        "messaging.destination.template": str(pattern),
     }
     facts = {**measured, "messaging.operation.type": "process"}
     return Traced(f"process {pattern}", SpanKind.CONSUMER, facts, measured)
 
 
-def _call(pattern: str) -> Traced:
-    facts: dict[str, AttributeValue] = {"rpc.system.name": SYSTEM, "rpc.method": pattern}
-    return Traced(pattern, SpanKind.SERVER, facts, {**facts, "rpc.response.status_code": "OK"})
+def _call(pattern: str | int) -> Traced:
+    facts: dict[str, AttributeValue] = {"rpc.system.name": SYSTEM, "rpc.method": str(pattern)}
+    return Traced(str(pattern), SpanKind.SERVER, facts, {**facts, "rpc.response.status_code": "OK"})
 
 
 def _of_message(message: Message) -> dict[str, AttributeValue]:

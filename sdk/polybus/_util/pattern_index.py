@@ -149,16 +149,13 @@ class SubjectIndex(Struct, Generic[T], eq=False):
         if not is_pattern(pattern):
             key = canonical(pattern) if isinstance(pattern, str) else pattern
             holders = self._exact.setdefault(key, {})
-            self._counted(pattern, _count(holders, item, step))
+            change = _count(holders, item, step)
             if not holders:
                 del self._exact[key]
-            return
-        if "/" in str(pattern):
-            self._counted(pattern, self._uris.count(match_tokens(str(pattern)), item, step))
+        elif "/" in str(pattern):
+            change = self._uris.count(match_tokens(str(pattern)), item, step)
         else:
-            self._counted(pattern, self._dotted.count(str(wire_pattern(pattern)).split("."), item, step))
-
-    def _counted(self, pattern: str | int, change: int) -> None:
+            change = self._dotted.count(str(wire_pattern(pattern)).split("."), item, step)
         self.size += change
         if isinstance(pattern, str) and "/" in pattern:
             self.addresses += change
