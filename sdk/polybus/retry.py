@@ -45,7 +45,11 @@ class Backoff:
 
     def bound(self, attempt: int) -> float:
         """Return the longest possible `delay` before this attempt in seconds."""
-        return float(min(self.maximum, self.initial * self.factor ** min(attempt, 64)))
+        try:
+            bound = self.initial * self.factor ** min(attempt, 64)
+        except OverflowError:
+            bound = self.maximum
+        return float(min(self.maximum, bound))
 
 
 def _pauses(given: Any) -> Backoff | tuple[float, ...]:

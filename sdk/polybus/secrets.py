@@ -38,7 +38,8 @@ _WITHOUT: Final = dict.fromkeys(map(ord, "-_ ."))
 _PLAIN: Final = tuple(word.replace("_", "") for word in WORDS)
 _is_short: Final = re.compile(rf"(?:^|[^a-z])(?:{'|'.join(SHORT)})[^a-z]?(?:(?:{'|'.join(ENDINGS)})s?)?{TAIL}$").search
 
-_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(\S*)")
+_URL: Final = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z0-9+.-]+)://(\S*)")
+"""Searched only from the first character of a scheme. Otherwise, the time would be quadratic in the length of a word."""
 _PASSWORD: Final = re.compile(r"^([^\s/?#:@\[]*):(?:[^\s/?#]*|(?!\d*[/?#])\S*)@")
 """User and password. A password may contain an unescaped ``/``, ``?`` or ``#``, because it cannot be mistaken for a port."""
 _TOKEN: Final = re.compile(r"^(?!TOKEN@)[^\s/?#:@]+@")  # except the placeholder TOKEN in advice

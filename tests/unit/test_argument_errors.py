@@ -563,6 +563,12 @@ def test_no_secret_of_a_url_is_in_a_text_for_people(text: str, shown: str) -> No
     assert without_secrets(text) == shown
 
 
+@pytest.mark.timeout(20)
+def test_secrets_in_a_text_that_a_peer_chose_are_found_soon() -> None:
+    long = "a" * 200_000
+    assert without_secrets(f"{long} 7ubre+ws://ann:s3cret@h {long}?") == f"{long} 7ubre+ws://ann:***@h {long}?"
+
+
 @pytest.mark.parametrize(
     "url",
     [

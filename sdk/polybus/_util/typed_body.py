@@ -193,8 +193,9 @@ _TOLD: Final = 3
 _LONGEST: Final = 500
 """Maximum length of a path or message. Both may contain names that the sender chose."""
 _PLACE: Final = re.compile(r"(?P<text>.*) - at `(?P<path>[^`]*)`", re.DOTALL)
-_CLASS: Final = re.compile(r"function-\w+\[(\w+)\(.*\Z")
-"""Name that pydantic gives to a member of a union that a function validates."""
+_CLASS: Final = re.compile(r"function-\w+\[(\w+)\(.*", re.DOTALL)
+"""Name that pydantic gives to a member of a union that a function validates. The rest always matches, because the sender may
+have chosen a name such as this."""
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
 

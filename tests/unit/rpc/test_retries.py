@@ -1,5 +1,6 @@
 """Requests that are asked again: what is repeated, for how long, and what is told at the end. In virtual time."""
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -247,6 +248,7 @@ def test_pauses_of_a_backoff_stay_within_their_bound() -> None:
     backoff = Backoff(initial=0.5, maximum=4)
     assert [backoff.delay(attempt, lambda: 1.0) for attempt in range(6)] == [0.5, 1, 2, 4, 4, 4]
     assert (backoff.delay(3, lambda: 0.0), backoff.delay(10_000, lambda: 1.0)) == (0, 4)
+    assert [Backoff(factor=factor).bound(10_000) for factor in (1e9, 10**9, math.inf)] == [30.0] * 3
 
 
 def test_pauses_grow_are_spread_and_end_with_the_last_that_is_named() -> None:

@@ -5,9 +5,10 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 from annotated_types import Gt
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from polybus import Bus
+from polybus.plugins.tools import convert, misfit
 from polybus.testing import pair
 
 UNIT = {"unit": "m"}
@@ -48,3 +49,15 @@ async def test_the_reader_of_a_type_without_a_hash_is_made_once_and_not_for_each
         for _ in range(3):
             assert await client.request("back", body) == body
     assert 0 < first == made
+
+
+class Sized(BaseModel):
+    size: int
+
+
+@pytest.mark.timeout(20)
+def test_what_is_wrong_with_a_body_is_told_soon_whatever_its_names_are() -> None:
+    name = "function-a[a(" * 50_000 + "\n"
+    with pytest.raises(ValueError, match="valid integer") as found:
+        convert({name: {"size": "q"}}, dict[str, Sized])
+    assert "valid integer" in misfit(found.value)[0]
