@@ -514,3 +514,10 @@ def test_the_token_of_a_umessage_is_found_wherever_it_stands_and_without_its_end
         clean = blank(frame)
         assert b"hunt" not in clean
         assert len(clean) == len(frame)
+
+
+@pytest.mark.timeout(20)
+def test_secrets_are_soon_found_in_headers_that_a_peer_made_of_one_word() -> None:
+    block = b"NATS/1.0\r\n" + b"a" * 60_000 + b"\r\ntoken: hunter2\r\n\r\n"
+    frame = b"HPUB x %d %d\r\n%b\r\n" % (len(block), len(block), block)
+    assert nats.blank(frame) == frame.replace(b"hunter2", b"*******")

@@ -48,7 +48,7 @@ SUSPECT: Final = r"|^connect[ \t]"
 _CONNECT: Final = re.compile(rb"\s*connect\s", re.I)
 _MEMBER: Final = re.compile(rb'"(?:pass|auth_token|jwt|sig)"\s*:\s*"((?:[^"\\]|\\.)*)"', re.I)
 _WITH_HEADERS: Final = re.compile(rb"\s*h(?:pub|msg)\s[^\r\n]*?(\d{1,9})\s+\d+\r\n", re.I)
-_HEADER: Final = re.compile(rb"([!-9;-~]+):[ \t]*([^\r\n]+)")
+_HEADER: Final = re.compile(rb"(?<![!-9;-~])([!-9;-~]+):[ \t]*([^\r\n]+)")
 
 
 class _Facts(NamedTuple):
