@@ -14,13 +14,14 @@ _AGEING: Final = 8
 class PriorityQueue(Generic[T]):
     """A queue that returns items by level, highest first. Within a level, the order is first in, first out.
 
-    Every eighth item is the one that has waited longest, so that low levels make progress under any load. Items must be unique.
-    Removing an item takes the same time at any position.
+    Unless `ages` is False, every eighth item is the one that has waited longest, so that low levels make progress under any
+    load. Items must be unique. Removing an item takes the same time at any position.
     """
 
-    __slots__ = ("_count", "_levels", "_taken", "_turn")
+    __slots__ = ("_ages", "_count", "_levels", "_taken", "_turn")
 
-    def __init__(self) -> None:
+    def __init__(self, *, ages: bool = True) -> None:
+        self._ages = ages
         self._levels: dict[int, OrderedDict[T, int]] = {}
         self._count = 0
         self._turn = 0
@@ -61,10 +62,10 @@ class PriorityQueue(Generic[T]):
             level = next(iter(levels))
         else:
             self._taken += 1
-            if self._taken % _AGEING:
-                level = max(levels)
-            else:
+            if self._ages and not self._taken % _AGEING:
                 level = min(levels, key=lambda level: next(iter(levels[level].values())))
+            else:
+                level = max(levels)
         queue = levels[level]
         item, _ = queue.popitem(last=False)
         if not queue:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from ..._util.deadlines import Deadlines
@@ -36,7 +34,7 @@ _REQUEST: Final = Kind.REQUEST
 _OTHERS: Final = frozenset({"stream", "channel", "route"})
 """Handler styles that a plain `Call` cannot run."""
 _FIRST = 1_000
-"""Priority of calls that have already had a slot. It and the priority below it are higher than those of all protocols."""
+"""Priority of calls that have already had a slot. Like the priority below it, it is higher than all priorities of protocols."""
 
 _PASSED_BY: Final = 32
 """Maximum number of peers to skip when a slot becomes free. For the next slot, the search continues after these peers."""
@@ -160,8 +158,8 @@ class InboundCalls:
         limits = peer.link.runtime.limits
         self._few = min(_most_running(peer.link), (limits.total_running + 1) // 2)
         """Number of requests that the peer may run without a quota check, while at most `Runtime.few` calls run in total."""
-        self.waiting: deque[Call] | PriorityQueue[Call] | None = None
-        """Requests that are waiting for a slot, in order or by priority."""
+        self.waiting: PriorityQueue[Call] | None = None
+        """Requests that are waiting for a slot, in order or by priority. Usually None if there are no such requests."""
         self.held: int = 0
         """Number of requests that are waiting for a slot of their handler. They don't use a slot of this peer."""
         self._memory: CallMemory | None = None
@@ -172,9 +170,9 @@ class InboundCalls:
     # -- arrivals --------------------------------------------------------------------------------------------------------
 
     def request(self, message: Message, now: float) -> None:
-        link, peer, calls = self.link, self.peer, self.calls
+        link, peer = self.link, self.peer
         lookup, services = peer.host.lookup, link.services
-        if message.id in calls:
+        if message.id in self.calls:
             refuse_duplicate(peer, message, now)
             return
         ttl = message.ttl
@@ -194,10 +192,7 @@ class InboundCalls:
             if message.headers is not None and VIA in message.headers:
                 ViaHeader.strip(message)
             call = Call(services, self, peer, handler, message, deadline, handler.places)
-        calls[message.id] = call
-        self._admit(call)
-        if deadline < self._deadlines.until:
-            self._watch(call)
+        self.start(call)
 
     def _unhandled(self, message: Message, handler: Any, deadline: float) -> Call | None:
         """Reject a request without a suitable handler, or return a call that asks `authorize` first or forwards the request."""
@@ -261,18 +256,6 @@ class InboundCalls:
             call = Call(services, self, peer, handler, message, deadline, handler.places)
         message.id = call  # a unique value, which is never sent
         self.start(call)
-
-    def start(self, call: Call) -> None:
-        """Start, queue or reject a call that was created elsewhere."""
-        self.calls[call.message.id] = call
-        self.channel_calls += call.of_channel
-        self._admit(call)
-        if call.deadline < self._deadlines.until:
-            self._watch(call)
-
-    def _watch(self, call: Call) -> None:
-        self._deadlines.add(call.deadline, call.message.id)
-        self.peer.watch(call.deadline)
 
     def expire(self, now: float) -> float:
         """Reject overdue calls, and return the next deadline."""
@@ -353,8 +336,7 @@ class InboundCalls:
                 self.channel_calls -= 1
         if call.started:
             self.free_place(call)
-        elif self.waiting and call in self.waiting:
-            self.waiting.remove(call)
+        elif self.waiting is not None and self.waiting.remove(call):
             self.budget.release(cost(call.message))
         elif call.places is not None and call.places.drop(call):
             self.held -= 1
@@ -393,70 +375,71 @@ class InboundCalls:
 
     # -- concurrency limits: nothing here waits --------------------------------------------------------------------------
 
-    def _admit(self, call: Call) -> None:
+    def start(self, call: Call) -> None:
+        """Start, queue or reject a call."""
+        self.calls[call.message.id] = call
+        self.channel_calls += call.of_channel
+        if call.deadline < self._deadlines.until:
+            self._deadlines.add(call.deadline, call.message.id)
+            self.peer.watch(call.deadline)
         link = self.link
         runtime = link.runtime
-        waiting = self.waiting
         taken = len(self.calls) - self.held + self.stopping - 1
-        if (
-            not waiting
+        if not (
+            not self.waiting
             and ((taken < self._few and runtime.running <= runtime.few) or _has_place(runtime, link, taken))
             and (link.outbox is None or self.may_begin())
             and (not call.answers_once or not call.handler.answers.weight or self.memory.reserve_answer(call))
         ):
-            if call.places is not None and not call.places.take(call):
+            if self._may_wait(call):
+                self._queue.append(call, self._level(call))
+                runtime.backlogged[self] = None
+            return
+        if call.places is not None and not call.places.take(call):
+            if self._may_wait(call):
                 self._hold(call, call.places)
-                return
-            raw = call.message.raw
-            if raw is not None and len(raw) > LARGE and not self.memory.charge_body(call):
-                self._turn_away(call, _no_room(runtime, link.share, call.message))
-                return
-            runtime.running += 1
-            if (share := link.share) is not None:
-                share.address.running += 1
-            runtime.workers.submit(call)
             return
-        if waiting is None:
-            waiting = self._begin_queue()
-        if len(waiting) + self.held >= self._most_waiting or not self.peer.hold(call.message):
-            self._turn_away(call, self._why_full(call))
+        raw = call.message.raw
+        if raw is not None and len(raw) > LARGE and not self.memory.charge_body(call):
+            self._turn_away(call, _no_room(runtime, link.share, call.message))
             return
-        if isinstance(waiting, PriorityQueue):
-            assert link.urgency is not None
-            waiting.append(call, link.urgency(call.message))
-        else:
-            waiting.append(call)
-        runtime.backlogged[self] = None
+        runtime.running += 1
+        if (share := link.share) is not None:
+            share.address.running += 1
+        runtime.workers.submit(call)
+
+    @property
+    def _queue(self) -> PriorityQueue[Call]:
+        if self.waiting is None:
+            self.waiting = PriorityQueue(ages=self.link.urgency is not None)
+        return self.waiting
+
+    def _level(self, call: Call) -> int:
+        return 0 if self.link.urgency is None else self.link.urgency(call.message)
 
     @property
     def _most_waiting(self) -> int:
         link = self.link
         return link.runtime.limits.waiting if link.most_waiting is None else link.most_waiting
 
+    def _may_wait(self, call: Call) -> bool:
+        """Charge a call that must wait. If there are too many, reject it immediately so that a cluster can try another node."""
+        if len(self.waiting or ()) + self.held < self._most_waiting and self.peer.hold(call.message):
+            return True
+        self._turn_away(call, self._why_full(call))
+        return False
+
     def _hold(self, call: Call, places: Places) -> None:
-        """Queue a call for a slot of its handler, or reject it immediately so that a cluster can try another node."""
+        """Queue a call, which has been charged, for a slot of its handler."""
         if self._memory is not None:
             self._memory.release_answer(call)
-        if self.held + len(self.waiting or ()) >= self._most_waiting or not self.peer.hold(call.message):
-            self._turn_away(call, self._why_full(call))
-            return
         self.held += 1
-        places.wait(call, 0 if self.link.urgency is None else self.link.urgency(call.message))
+        places.wait(call, self._level(call), first=call.put_off)
 
     def proceed(self, call: Call) -> None:
         self.held -= 1
-        waiting = self.waiting
-        if waiting is None:
-            waiting = self._begin_queue()
-        if isinstance(waiting, PriorityQueue):
-            waiting.appendleft(call, _FIRST - 1)
-        else:
-            waiting.appendleft(call)
+        self._queue.appendleft(call, _FIRST - 1)
         self._next_call()
-
-    def _begin_queue(self) -> deque[Call] | PriorityQueue[Call]:
-        waiting = self.waiting = deque() if self.link.urgency is None else PriorityQueue()
-        return waiting
 
     def _why_full(self, call: Call) -> str:
         """Return the reason for rejecting a request: the limit, and numbers that concern only this peer."""
@@ -522,29 +505,22 @@ class InboundCalls:
                 continue
             call = waiting.popleft()
             if call.answers_once and call.handler.answers.weight and not first.memory.reserve_answer(call):
-                if isinstance(waiting, PriorityQueue):
-                    waiting.appendleft(call, _FIRST if call.put_off else _FIRST - 1)
-                else:
-                    waiting.appendleft(call)
+                waiting.appendleft(call, _FIRST if call.put_off else _FIRST - 1)
                 continue
             if call.places is not None and not call.places.take(call):  # it stays charged
-                first.held += 1
-                if first._memory is not None:
-                    first._memory.release_answer(call)
-                urgency = first.link.urgency
-                call.places.wait(call, 0 if urgency is None else urgency(call.message), first=call.put_off)
-                if waiting:
-                    backlogged[first] = None
-                continue
-            size = cost(call.message)
-            first.budget.release(size)
-            if size > LARGE:
-                _ = first.memory.charge_body(call, surely=True)  # it was charged in the queue before
-            call.put_off = False
-            first._count(1)
-            runtime.workers.submit(call)
-            if waiting:
+                first._hold(call, call.places)
+            else:
+                size = cost(call.message)
+                first.budget.release(size)
+                if size > LARGE:
+                    _ = first.memory.charge_body(call, surely=True)  # it was charged in the queue before
+                call.put_off = False
+                first._count(1)
+                runtime.workers.submit(call)
+            if first.waiting:
                 backlogged[first] = None
+            else:
+                first.waiting = None  # an empty queue would cost each request some calls
 
     def put_off(self, call: Call) -> bool:
         """Requeue a call that has not started, if its peer stopped reading. Returns True if the call was requeued."""
@@ -553,13 +529,7 @@ class InboundCalls:
         self.budget.charge(cost(call.message))
         call.message.forget_value()
         call.put_off = True
-        waiting = self.waiting
-        if waiting is None:
-            waiting = self._begin_queue()
-        if isinstance(waiting, PriorityQueue):
-            waiting.append(call, _FIRST)
-        else:  # ahead of calls that never had a slot, but behind those that did
-            waiting.insert(sum(1 for _ in takewhile(lambda other: other.put_off, waiting)), call)
+        self._queue.append(call, _FIRST)
         self.free_place(call)
         return True
 
