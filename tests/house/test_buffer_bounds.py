@@ -31,7 +31,7 @@ BOUNDS = {
         runtime.services.outgoing runtime.services.overrides
         runtime.services.recorders handlers.handler._makers handlers.lookup.by_uri
         handlers.lookup.listeners handlers.lookup.handlers handlers.lookup.publications handlers.lookup.routes
-        handlers.lookup.subscribers link.receiver._asked link.receiver._taps peer.subscription._room
+        handlers.lookup.subscribers link.link.confirmations link.receiver._taps peer.subscription._room
         peer.subscription._readers pubsub.announcer._grouped pubsub.announcer._interests pubsub.handler_subscription.members
         pubsub.recipients._patterns pubsub.recipients.indices
         pubsub.pubsub._groups pubsub.pubsub._handler_queues pubsub.pubsub._subscriptions rpc.channel._line

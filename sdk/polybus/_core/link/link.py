@@ -22,7 +22,7 @@ from ...plugins import Closed, CodecFeatures, Identity, ProtocolFeatures, Sessio
 from ..runtime.memory_budgets import Share
 from .flow import LinkFlow
 from .multiplexer import MultiplexedPeers
-from .receiver import Confirmations, ConnectionReceiver, Taps, each
+from .receiver import Confirmation, ConnectionReceiver, Taps, each
 from .session_events import act_on, refuse
 from .state import TRANSITIONS, Change, Ending, State, ending_after
 
@@ -76,7 +76,7 @@ class Link(LinkFlow):
     offences: ViolationCounter = field(factory=ViolationCounter, init=False)
     receiver: ConnectionReceiver | None = field(default=None, init=False)
     taps: Taps | None = field(default=None, init=False)
-    confirmations: Confirmations | None = field(default=None, init=False)
+    confirmations: dict[Any, Confirmation] = field(factory=dict, init=False)
     _since: float = field(default=0.0, init=False)
     _lost_at: float | None = field(default=None, init=False)
     """Time at which the last usable connection was lost. None while the link is up, and before it was first up."""
@@ -364,12 +364,8 @@ class Link(LinkFlow):
         return peer
 
     def receive_all(self, messages: list[Message]) -> None:
-        now = self.runtime.time()
         for message in messages:
-            peer = self.peer_of(message.peer)
-            if peer is not None:
-                message.peer = peer.public
-                peer.receive(message, now)
+            self._deliver(message, self.runtime.time())
         if self.deferred:
             self._do_deferred()
 
@@ -415,11 +411,19 @@ class Link(LinkFlow):
         confirm = SessionFeatures.of(self.session).confirm
         if confirm is None or not self.stands:
             raise self.disconnected(sent=False)
-        self.confirmations = self.confirmations or Confirmations()
         key, question = confirm(self.runtime.time())
-        asked = self.confirmations.ask(key)
+        asked = self.confirmations[key] = Confirmation()
         self.send_frames(question)
-        return await asked.answer(self.address)
+        await asked.over.wait()
+        if asked.refused is None:
+            raise Disconnected("the connection ended before the server had answered", self.address, True)
+        return asked.refused
+
+    def end_confirmations(self) -> None:
+        """Fail the tasks that wait in `confirmed`, because the connection has ended."""
+        unconfirmed, self.confirmations = self.confirmations, {}
+        for asked in unconfirmed.values():
+            asked.end(None)
 
     def absence(self, longest: float = 0.0) -> str:
         """Describe how long the link has been down. Returns an empty string if it is less than `longest` seconds."""
@@ -477,8 +481,7 @@ class Link(LinkFlow):
             self._lost_at = self.runtime.time() if self._lost_at is None else self._lost_at
             self._lost_why = why.reason
         self._move(Change.LOST if returns else Change.ENDED)
-        if self.confirmations is not None:
-            self.confirmations.lost()
+        self.end_confirmations()
         self.discharge()
         self._ending = None if returns else Ending(why)
         session, self.session = self.session, None

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from msgspec import Struct, field
 
-from ...errors import Disconnected
 from ...message import Message
-from ...plugins import Closed, Confirmed, SessionFeatures, TransportFeatures
+from ...plugins import Closed, SessionFeatures, TransportFeatures
 
 if TYPE_CHECKING:
     from ...errors import RemoteProtocolError
@@ -143,39 +142,19 @@ def each(output: SessionOutput) -> Iterable[Message | SessionEvent | bytes]:
     return (output,) if isinstance(output, Message) else output
 
 
-class Confirmations(Struct, eq=False):
-    _asked: dict[Any, _Asked] = {}
+class Confirmation(Struct, eq=False):
+    """A pending confirmation request. It needs no timeout, because heartbeats are answered only after it.
 
-    def ask(self, key: Any) -> _Asked:
-        asked = self._asked[key] = _Asked()
-        return asked
-
-    def answered(self, event: Confirmed) -> None:
-        asked = self._asked.pop(event.key, None)
-        if asked is not None:
-            asked.refused = event.refused
-            asked.over.set()
-
-    def lost(self) -> None:
-        waiting, self._asked = self._asked, {}
-        for asked in waiting.values():
-            asked.lost = True
-            asked.over.set()
-
-
-class _Asked(Struct, eq=False):
-    """A confirmation request. It requires no timeout, because heartbeats are answered only after it."""
+    Attributes:
+        refused: Patterns that the peer refused to subscribe to. None if the connection ended first.
+    """
 
     over: anyio.Event = field(default_factory=anyio.Event)
-    refused: Collection[str | int] = ()
-    lost: bool = False
+    refused: Collection[str | int] | None = None
 
-    async def answer(self, address: str) -> Collection[str | int]:
-        """Wait for the confirmation, and return the refused patterns."""
-        await self.over.wait()
-        if self.lost:
-            raise Disconnected("the connection ended before the server had answered", address, True)
-        return self.refused
+    def end(self, refused: Collection[str | int] | None) -> None:
+        self.refused = refused
+        self.over.set()
 
 
 class Taps(Struct, eq=False):

@@ -99,8 +99,7 @@ class NextConnection:
             if recorder is not None:
                 link.record(recorder)
         link.due = math.inf
-        if link.confirmations is not None:
-            link.confirmations.lost()
+        link.end_confirmations()
         if link.reader is not None:
             link.reader.named(next((event.node for event in self._early if isinstance(event, Ready)), ""))
         link.set_shared()

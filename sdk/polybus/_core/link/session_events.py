@@ -115,8 +115,9 @@ def _peer_closed(link: Link, event: PeerClosed, now: float) -> None:
 
 
 def _confirmed(link: Link, event: Confirmed, now: float) -> None:
-    if link.confirmations is not None:
-        link.confirmations.answered(event)
+    asked = link.confirmations.pop(event.key, None)
+    if asked is not None:
+        asked.end(event.refused)
 
 
 def _due(link: Link, event: Due, now: float) -> None:

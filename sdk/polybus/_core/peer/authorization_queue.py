@@ -22,10 +22,7 @@ from ..runtime.memory_budgets import MemoryBudget
 from .responses import send_error
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
-
     from ..link.send_queue import WaitingMessage
-    from ..runtime.access import AccessControl
     from .peer_core import PeerCore
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -55,7 +52,7 @@ def receive(peer: PeerCore, message: Message) -> None:
     if inspect.isawaitable(allowed):
         if peer.hold(message):
             peer.undecided = InboundAuthorization(peer)
-            peer.spawn(peer.undecided.run, message, allowed)
+            peer.undecided.ask(message, allowed)
         else:
             getattr(allowed, "close", lambda: None)()
             services.counters.dropped += 1
@@ -86,8 +83,10 @@ def _act(peer: PeerCore, message: Message) -> None:
     elif message.kind is Kind.SUBSCRIBE:
         peer.subscriptions.add(wire_pattern(message.subject))
         host.pubsub.recipients.count_subscription(peer)
-    else:
+    elif message.kind is Kind.UNSUBSCRIBE:
         peer.subscriptions.remove(wire_pattern(message.subject))
+    else:
+        peer.negotiation.asked(message)
 
 
 def _refuse(peer: PeerCore, message: Message) -> None:
@@ -104,96 +103,68 @@ _AT_ONCE: Final = 32
 
 class _Question(Struct, eq=False):
     message: Message
-    _allowed: Awaitable[bool] | bool
-    _answered: anyio.Event | None = None
-
-    async def granted(self, access: AccessControl) -> bool:
-        """Wait for the decision. Several tasks can wait at the same time."""
-        if self._answered is None:
-            return await access.answer(self._allowed)
-        if not self._answered.is_set():
-            await self._answered.wait()
-        return bool(self._allowed)
-
-    def ask_now(self, access: AccessControl, group: TaskGroup) -> None:
-        if inspect.isawaitable(self._allowed):
-            self._answered = anyio.Event()
-            group.start_soon(self._ask, access, self._answered)
-
-    async def _ask(self, access: AccessControl, answered: anyio.Event) -> None:
-        self._allowed = await access.answer(self._allowed)
-        answered.set()
+    granted: bool | None = None
+    """Decision of `authorize`. None while it is deciding."""
 
 
 class InboundAuthorization(Struct, eq=False):
-    """A peer's messages that are waiting for `authorize`, in order. This object and its task exist until the last decision."""
+    """A peer's messages that are waiting for `authorize`, in order. This object exists until the last decision."""
 
     _peer: PeerCore
-    _waiting: deque[Message] = field(default_factory=deque)
     _asked: deque[_Question] = field(default_factory=deque)
-    _looks_ahead: bool = False
+    _waiting: deque[Message] = field(default_factory=deque)
+    """Messages for which `authorize` has not been called yet."""
 
     def add(self, message: Message) -> None:
         peer = self._peer
-        if len(self._waiting) < peer.link.runtime.limits.waiting and peer.hold(message):
+        if len(self._asked) + len(self._waiting) <= peer.link.runtime.limits.waiting and peer.hold(message):
             self._waiting.append(message)
+            self._go_on()
         else:
             peer.link.services.counters.dropped += 1
 
-    async def run(self, message: Message, allowed: Awaitable[bool]) -> None:
-        """Handle the first message if it is allowed, then the queue, until the queue is empty or the peer leaves.
+    def ask(self, message: Message, allowed: bool | Awaitable[bool]) -> None:
+        """Wait for the decision about a message, for which `authorize` has already been called."""
+        question = _Question(message)
+        self._asked.append(question)
+        if inspect.isawaitable(allowed):
+            self._peer.spawn(self._answered, question, allowed)
+        else:
+            question.granted = bool(allowed)
 
-        This method releases the memory of messages that it takes from the queue. `lost` does so for the other messages.
-        """
-        peer, asked = self._peer, self._asked
+    async def _answered(self, question: _Question, allowed: Awaitable[bool]) -> None:
+        peer = self._peer
         services = peer.link.services
-        asked.append(_Question(message, allowed))
         try:
-            async with anyio.create_task_group() as group:
-                while asked:
-                    if self._waiting and not self._looks_ahead:
-                        self._looks_ahead = True
-                        group.start_soon(self._ask_ahead, group)  # runs when this task waits for a decision
-                    question = asked[0]
-                    granted = await question.granted(services.access)
-                    if peer.undecided is not self:  # the peer has left
-                        group.cancel_scope.cancel()
-                        return
-                    self._do(question.message, granted)
-                    peer.release(asked.popleft().message)
-                    if not asked and self._waiting:
-                        asked.append(self._next())
-                self.lost()  # leaving the task group yields, and messages that arrive then start a new queue
-        finally:
-            for question in asked:
-                peer.release(question.message)
+            question.granted = await services.access.answer(allowed)
+            if peer.undecided is self:  # otherwise the peer has left
+                self._go_on()
+        except BaseException:
             # If `authorize` raises a cancellation, reject the queue, so that later messages aren't blocked.
             if peer.undecided is self:
-                services.counters.refused += len(asked) + len(self._waiting)
+                services.counters.refused += len(self._asked) + len(self._waiting)
                 self.lost()
+            raise
 
-    async def _ask_ahead(self, group: TaskGroup) -> None:
-        while self._waiting and len(self._asked) < _AT_ONCE:
-            question = self._next()
-            self._asked.append(question)
-            question.ask_now(self._peer.link.services.access, group)
-        self._looks_ahead = False
+    def _go_on(self) -> None:
+        """Handle the messages about which all earlier ones have been decided too, and call `authorize` for others."""
+        asked, waiting = self._asked, self._waiting
+        while True:
+            while asked and (granted := asked[0].granted) is not None:
+                message = asked.popleft().message
+                self._peer.release(message)
+                self._decided(message, granted)
+            if not waiting or len(asked) >= _AT_ONCE:
+                break
+            message = waiting.popleft()
+            self.ask(message, self._asks(message))
+        if not asked and self._peer.undecided is self:
+            self._peer.undecided = None
 
-    def _next(self) -> _Question:
-        """Take the next message from the queue. If it is a publication or subscription, call `authorize`."""
-        message = self._waiting.popleft()
+    def _asks(self, message: Message) -> bool | Awaitable[bool]:
         if message.kind not in (Kind.PUBLISH, Kind.SUBSCRIBE):
-            return _Question(message, True)
-        access = self._peer.link.services.access
-        return _Question(message, access.asks(self._peer, _verb(message), message.subject, message))
-
-    def _do(self, message: Message, granted: bool) -> None:
-        if message.kind is Kind.REQUEST:
-            self._peer.negotiation.asked(message)
-        elif message.kind is Kind.UNSUBSCRIBE:
-            _act(self._peer, message)
-        else:
-            self._decided(message, granted)
+            return True
+        return self._peer.link.services.access.asks(self._peer, _verb(message), message.subject, message)
 
     def _decided(self, message: Message, granted: bool) -> None:
         if granted:
@@ -207,9 +178,11 @@ class InboundAuthorization(Struct, eq=False):
 
     def lost(self) -> None:
         """Drop the queue, because the peer has left or `authorize` will not decide."""
-        while self._waiting:
-            self._peer.release(self._waiting.popleft())
         self._peer.undecided = None
+        for message in (*(question.message for question in self._asked), *self._waiting):
+            self._peer.release(message)
+        self._asked.clear()
+        self._waiting.clear()
 
 
 class OutboundAuthorization:

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 import anyio
+from attrs import define, field
 
 from ..._util.cancel_scopes import receive
 from ..._util.logs import ViolationCounter, log_fields
@@ -37,6 +38,7 @@ _PAUSE = 1.0
 """Minimum number of seconds between two events about a queue."""
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class SubscriptionQueue(ABC):
     """A queue of publications with an overflow policy, bounded in messages (`queue`) and bytes (`Limits.queue_bytes`).
 
@@ -48,83 +50,51 @@ class SubscriptionQueue(ABC):
     connection can deliver thousands of small messages. The policy is then applied to the messages that remain.
     """
 
-    __slots__ = (
-        "_budget",
-        "_bytes",
-        "_reader_woken",
-        "_half",
-        "_held",
-        "_least_kept",
-        "_lines",
-        "_mark",
-        "_most",
-        "_most_free",
-        "_overflow",
-        "_queue",
-        "_room",
-        "_services",
-        "_tells_at",
-        "_told",
-        "dropped",
-        "group",
-        "local",
-        "paced",
-        "pattern",
-        "queue",
-        "when_full",
-    )
-
     leads_on = False
     """True if publications are forwarded to another bus."""
+
+    _services: Services
+    pattern: str | int
+    _wanted: int | None = field(alias="queue")
+    when_full: WhenFull
+    local: bool
+    """True if the queue accepts publications of this bus."""
+    group: str | None = None
+    paced: bool = field(default=False, kw_only=True)
+    """True if producers check `full` first. The queue then accepts every message and never reports that it is full."""
+    queue: int = field(init=False)
+    dropped: int = field(default=0, init=False)
+    _queue: deque[Message] = field(factory=deque, init=False)
+    _reader_woken: bool = field(default=False, init=False)
+    """True if a reader has been woken and has not had its turn yet."""
+    _half: int = field(init=False)
+    _mark: int = field(init=False)
+    """Queue length at which the queue must act: first half of `queue`, then all of it."""
+    _overflow: deque[int] | None = field(default=None, init=False)
+    """Sizes of the delayed messages at the end of the queue, which are not included in `_bytes`."""
+    _held: MemoryBudget | None = field(default=None, init=False)
+    _tells_at: float = field(default=math.inf, init=False)
+    """Earliest time of the next report."""
+    _told: int = field(default=0, init=False)
+    """Value of `dropped` at the time of the last report."""
+    _lines: ViolationCounter = field(factory=ViolationCounter, init=False)
+    _room: list[Any] | None = field(default=None, init=False)
+    _most: int = field(init=False)
+    _bytes: int = field(default=0, init=False)
+    _budget: MemoryBudget | None = field(default=None, init=False)
+    _most_free: int = field(init=False)
+    """While `_bytes` is at most this, and at least `_least_kept`, the charge need not change."""
+    _least_kept: int = field(default=-_STEP, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._most = self._services.limits.queue_bytes
+        self._most_free = min(_STEP, self._most)
+        self.queue = max(1, self._most // OVERHEAD) if self._wanted is None else self._wanted
+        self._half = self._mark = (self.queue + 1) // 2
 
     @property
     def peers(self) -> bool:
         return True
-
-    def __init__(
-        self,
-        services: Services,
-        pattern: str | int,
-        queue: int | None,
-        when_full: WhenFull,
-        local: bool,
-        group: str | None = None,
-        *,
-        paced: bool = False,
-    ) -> None:
-        self._services = services
-        if queue is None:
-            queue = max(1, services.limits.queue_bytes // OVERHEAD)
-        self.pattern: str | int = pattern
-        self.queue: int = queue
-        self.when_full: WhenFull = when_full
-        self.local: bool = local
-        """True if the queue accepts publications of this bus."""
-        self.group: str | None = group
-        self.paced: bool = paced
-        """True if producers check `full` first. The queue then accepts every message and never reports that it is full."""
-        self.dropped: int = 0
-        self._queue: deque[Message] = deque()
-        self._reader_woken: bool = False
-        """True if a reader has been woken and has not had its turn yet."""
-        self._half: int = (queue + 1) // 2
-        self._mark: int = self._half
-        """Queue length at which the queue must act: first half of `queue`, then all of it."""
-        self._overflow: deque[int] | None = None
-        """Sizes of the delayed messages at the end of the queue, which are not included in `_bytes`."""
-        self._held: MemoryBudget | None = None
-        self._tells_at: float = math.inf
-        """Earliest time of the next report."""
-        self._told: int = 0
-        """Value of `dropped` at the time of the last report."""
-        self._lines: ViolationCounter = ViolationCounter()
-        self._room: list[Any] | None = None
-        self._most: int = services.limits.queue_bytes
-        self._bytes: int = 0
-        self._budget: MemoryBudget | None = None
-        # While `_bytes` is between these values, the charge need not change.
-        self._most_free: int = min(_STEP, self._most)
-        self._least_kept: int = -_STEP
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -396,34 +366,19 @@ class SubscriptionQueue(ABC):
             self._services.wake(self._room.pop())
 
 
+@define(eq=False, repr=False, weakref_slot=False, kw_only=True)
 class IteratedQueue(SubscriptionQueue):
-    __slots__ = ("_active", "_entered", "_error", "_pubsub", "_readers", "_returns", "peer", "reading", "skipped")
-
-    def __init__(
-        self,
-        pubsub: PeerPubSub,
-        services: Services,
-        pattern: str | int,
-        returns: Any,
-        queue: int | None,
-        when_full: WhenFull,
-        local: bool,
-        peer: PeerCore | None = None,
-        group: str | None = None,
-        reading: Reading | None = None,
-    ) -> None:
-        super().__init__(services, pattern, queue, when_full, local, group, paced=reading is not None)
-        self._pubsub = pubsub
-        self.peer: PeerCore | None = peer
-        """Peer whose publications the queue receives, or None for all peers."""
-        self.reading: Reading | None = reading
-        """Arguments for reading a store. None for live publications."""
-        self._returns = returns
-        self._readers: deque[Any] = deque()
-        self._active = False
-        self._entered = False
-        self._error: BusError | None = None
-        self.skipped: int = 0
+    _pubsub: PeerPubSub
+    _returns: Any
+    peer: PeerCore | None
+    """Peer whose publications the queue receives, or None for all peers."""
+    reading: Reading | None
+    """Arguments for reading a store. None for live publications."""
+    _readers: deque[Any] = field(factory=deque, init=False)
+    _active: bool = field(default=False, init=False)
+    _entered: bool = field(default=False, init=False)
+    _error: BusError | None = field(default=None, init=False)
+    skipped: int = field(default=0, init=False)
 
     async def enter(self) -> None:
         """Start receiving. Raises the errors of `PubSub.subscribe`."""

@@ -348,7 +348,19 @@ class PubSub:
         check_queue(queue, when_full)
         check_group(group)
         check_returns(returns)
-        source = IteratedQueue(self, self._services, name, returns, queue, when_full, local, peer, group, reading)
+        source = IteratedQueue(
+            self._services,
+            name,
+            queue,
+            when_full,
+            local,
+            group,
+            paced=reading is not None,
+            pubsub=self,
+            returns=returns,
+            peer=peer,
+            reading=reading,
+        )
         return Subscription(source)
 
     async def subscribe(self, subscription: IteratedQueue) -> None:
