@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -82,12 +82,3 @@ class PriorityQueue(Generic[T]):
                     del self._levels[level]
                 return True
         return False
-
-    def retain(self, wanted: Callable[[T], bool]) -> None:
-        for level, queue in list(self._levels.items()):
-            kept = OrderedDict((item, turn) for item, turn in queue.items() if wanted(item))
-            self._count += len(kept) - len(queue)
-            if kept:
-                self._levels[level] = kept
-            else:
-                del self._levels[level]

@@ -33,11 +33,13 @@ def test_items_leave_by_level_and_in_order_whatever_else_is_taken_out(levels: in
         queue.append(number, -items[-1][0])
     queue.append(99, 9)
     assert queue.remove(99) and queue.remove(7) and not queue.remove(7) and not queue.remove(50)
-    queue.retain(lambda number: number % 2 == 0 or number == 49)
+    for number in range(1, 49, 2):
+        assert queue.remove(number) == (number != 7)
     left = [number for _, number in sorted(items) if number != 7 and (number % 2 == 0 or number == 49)]
     assert (list(queue), len(queue)) == (left, 26)
     assert [queue.popleft() for _ in range(7)] == left[:7]  # the eighth is the oldest
-    queue.retain(lambda number: False)
+    for number in left[7:]:
+        assert queue.remove(number)
     assert not queue and list(queue) == []
     with pytest.raises(IndexError):
         queue.popleft()

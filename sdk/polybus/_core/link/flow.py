@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
     from .multiplexer import MultiplexedPeers
-    from .ports import LinkOwner, PeerPort, StalledCalls
+    from .ports import LinkOwner, PeerPort
 
 logger: logging.Logger = logging.getLogger("polybus.link")
 
@@ -89,8 +89,8 @@ class LinkFlow(ABC):
     unwritten: MemoryBudget = field(init=False)
     """Number of bytes that the connection had not written at its last pause."""
     bodies: MemoryBudget = field(init=False)
-    stalled: dict[StalledCalls, None] = field(factory=dict, init=False)
-    """Requests that wait until the peer has read earlier answers."""
+    stalled: dict[Callable[[], None], None] = field(factory=dict, init=False)
+    """Functions that start the requests which wait until the peer has read earlier answers."""
     holds: bool = field(default=False, init=False)
     """True while the link queues everything except answers, until other links have reconnected."""
     _ending: Ending | None = field(default=None, init=False)
@@ -372,8 +372,8 @@ class LinkFlow(ABC):
     def let_begin(self) -> None:
         if self.stalled:
             stalled, self.stalled = self.stalled, {}
-            for calls in stalled:
-                calls.resume()
+            for resume in stalled:
+                resume()
 
     async def room(self, deadline: float) -> bool:
         """Wait until the queue may have room. Returns False if the deadline passes or the link is closed."""

@@ -84,9 +84,3 @@ class PeerPort(Protocol):
 
     def connection_lost(self, reason: str, *, going_on: bool, error: BusError | None = None) -> None:
         """End everything in flight. If the link will reconnect, `going_on` is True."""
-
-
-class StalledCalls(Protocol):
-    """Requests of a peer that wait until it has read earlier answers."""
-
-    def resume(self) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -30,12 +30,11 @@ class WaitingMessage:
     """A message in a send queue.
 
     Attributes:
-        message: None if the message was dropped.
         level: Priority. Messages with a higher priority are sent first.
         waits: False once the message has left the queue.
     """
 
-    message: Message | None
+    message: Message
     peer: PeerPort
     reply: Reply[Any] | None
     deadline: float
@@ -50,12 +49,12 @@ class _PeerEntries:
     """One peer's messages in a queue.
 
     Attributes:
-        droppable: Droppable messages in order. Some of them may have left the queue already.
+        droppable: Droppable messages in order.
     """
 
     count: int = 0
     bytes: int = 0
-    droppable: deque[WaitingMessage] = field(factory=deque)
+    droppable: OrderedDict[WaitingMessage, None] = field(factory=OrderedDict)
 
 
 class SendQueue:
@@ -65,7 +64,7 @@ class SendQueue:
     multiplexed link share one queue. When it is full, the peer that uses the largest part of it loses messages.
     """
 
-    __slots__ = ("_budget", "_count", "_earliest", "_entries", "_kept", "_link", "_room", "_shares", "kept_bytes", "last")
+    __slots__ = ("_budget", "_earliest", "_entries", "_kept", "_link", "_room", "_shares", "kept_bytes", "last")
 
     def __init__(self, link: LinkFlow) -> None:
         self._link = link
@@ -73,7 +72,6 @@ class SendQueue:
         self._entries: PriorityQueue[WaitingMessage] = PriorityQueue()
         self._shares: dict[PeerPort, _PeerEntries] = {}
         self._earliest = math.inf
-        self._count = 0
         self._kept = 0
         """Number of requests, answers, items and control messages, which cannot be dropped."""
         self.kept_bytes: int = 0
@@ -82,7 +80,7 @@ class SendQueue:
         self._room = Notifier(link.runtime.loop.waiter, link.runtime.loop.wake)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._entries)
 
     def __str__(self) -> str:
         return f"{len(self)} messages, {self.bytes} bytes (Limits.outbox, outbox_bytes)"
@@ -93,12 +91,13 @@ class SendQueue:
 
     def has_room(self, size: int) -> bool:
         """Return True if a message fits. An empty queue accepts messages of any size."""
-        return self._count == 0 or (self._count < self._link.runtime.limits.outbox and self._budget.has_room(size))
+        count = len(self._entries)
+        return count == 0 or (count < self._link.runtime.limits.outbox and self._budget.has_room(size))
 
     @property
     def takes_answers(self) -> bool:
         """True if answers may be added. Half of the queue is reserved for messages whose sender cannot wait."""
-        if self._count == 0:
+        if not self._entries:
             return True
         limits = self._link.runtime.limits
         return 2 * self._kept < limits.outbox and 2 * self.kept_bytes < limits.outbox_bytes and self._budget.has_room(0)
@@ -110,27 +109,21 @@ class SendQueue:
         self._entries.append(entry, entry.level)
         self.last = entry
         if entry.droppable:
-            share.droppable.append(entry)
+            share.droppable[entry] = None
             self._earliest = min(self._earliest, entry.deadline)
         self._count_in(entry, share, 1)
 
     def pop(self) -> WaitingMessage | None:
         """Remove and return the oldest message of the highest priority. Returns None if the queue is empty."""
-        while self._entries:
-            entry = self._entries.popleft()
-            if entry.waits:
-                self._release(entry)
-                return entry
-        return None
+        if not self._entries:
+            return None
+        entry = self._entries.popleft()
+        self._release(entry)
+        return entry
 
     def drop(self, entry: WaitingMessage) -> None:
-        """Drop a message. The entry stays in the queue until it would have been sent."""
-        if entry.waits:
+        if self._entries.remove(entry):
             self._release(entry)
-            entry.message = None
-            # Dropped entries must not pile up behind one that cannot be dropped.
-            if len(self._entries) > 2 * self._count + 64:
-                self._entries.retain(lambda entry: entry.waits)
 
     def greediest(self) -> PeerPort:
         """Return the peer that uses the largest part of the queue, in messages or bytes relative to the limits."""
@@ -147,14 +140,14 @@ class SendQueue:
         share = self._shares.get(peer)
         if share is None or not share.droppable:
             return False
-        self.drop(share.droppable[0])
+        self.drop(next(iter(share.droppable)))
         return True
 
     def drop_expired(self, now: float) -> int:
         """Drop expired publications, and return how many there were."""
         if now < self._earliest:
             return 0
-        droppable = [entry for share in self._shares.values() for entry in share.droppable if entry.waits]
+        droppable = [entry for share in self._shares.values() for entry in share.droppable]
         expired = [entry for entry in droppable if entry.deadline <= now]
         for entry in expired:
             self.drop(entry)
@@ -181,7 +174,6 @@ class SendQueue:
 
     def _count_in(self, entry: WaitingMessage, share: _PeerEntries, step: int) -> None:
         size = step * entry.size
-        self._count += step
         share.count += step
         share.bytes += size
         if not entry.droppable:
@@ -193,11 +185,7 @@ class SendQueue:
         entry.waits = False
         share = self._shares[entry.peer]
         self._count_in(entry, share, -1)
-        heads = share.droppable
-        while heads and not heads[0].waits:
-            heads.popleft()
-        if len(heads) > 2 * share.count + 64:  # many urgent entries behind a waiting one have left
-            share.droppable = deque(e for e in heads if e.waits)
+        share.droppable.pop(entry, None)
         if not share.count:
             del self._shares[entry.peer]
 
@@ -293,7 +281,6 @@ class SendQueue:
 
     def _write(self, entry: WaitingMessage, now: float) -> None:
         link, message, reply, peer = self._link, entry.message, entry.reply, entry.peer
-        assert message is not None
         if reply is not None:
             if reply.done():
                 return

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import anyio
+from attrs import Factory, define, field
 
 from ..._util.sources import sources
 from ...errors import Disconnected
@@ -45,18 +46,22 @@ def next_connection(link: Link, transport: Transport) -> NextConnection | None:
     return NextConnection(link, transport, session)
 
 
+@define(eq=False, repr=False)
 class NextConnection:
-    def __init__(self, link: Link, transport: Transport, session: Session) -> None:
-        self.link = link
-        self.transport = transport
-        self.session = session
-        self.runtime: Runtime = link.runtime
-        self.decided: anyio.Event = anyio.Event()
-        self.moving: MovingSession | None = None
-        self.why: str = ""
-        self._early: list[Message | SessionEvent] = []
-        """Output that the session has produced since `Ready`."""
-        self.receiver: ConnectionReceiver = ConnectionReceiver(self, transport, session)
+    link: Link
+    transport: Transport
+    session: Session
+    decided: anyio.Event = field(factory=anyio.Event, init=False)
+    moving: MovingSession | None = field(default=None, init=False)
+    why: str = field(default="", init=False)
+    _early: list[Message | SessionEvent] = field(factory=list, init=False)
+    """Output that the session has produced since `Ready`."""
+    runtime: Runtime = field(init=False)
+    receiver: ConnectionReceiver = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.runtime = self.link.runtime
+        self.receiver = ConnectionReceiver(self, self.transport, self.session)
 
     def start(self) -> None:
         output = self.session.start(self.runtime.time())
@@ -92,7 +97,9 @@ class NextConnection:
         if link.state is not State.UP or old is None or transport is None or receiver is None:
             return None
         taps, link.taps = link.taps, None
-        link.session = moving = MovingSession(link, self.session, self._early, old, transport, receiver, taps)
+        moves: SessionMoves = SessionFeatures.of(old).moves  # type: ignore[assignment]  # else `next_connection` gives None
+        link.session = moving = MovingSession(link, self.session, self._early, old, transport, moves, taps)
+        receiver.hand_over(moving)
         link.transport, link.receiver = self.transport, self.receiver
         self.receiver.hand_over(link)
         for recorder in (*link.services.recorders, link.recorder):
@@ -138,32 +145,28 @@ class NextConnection:
         """Do nothing."""
 
 
+@define(eq=False, repr=False)
 class MovingSession:
     """A session with two connections, which also receives from the old one. Implements `plugins.Session`."""
 
-    ask: None = None
+    ask: ClassVar[None] = None
     """Always None, because the fast path would bypass `send`."""
-    tell: None = None
-    usual: None = None
+    tell: ClassVar[None] = None
+    usual: ClassVar[None] = None
     """Not available, because it would bypass `receive`."""
-
-    def __init__(
-        self, link: Link, new: Session, early: list[Any], old: Session, transport: Transport, receiver: Any, taps: Taps | None
-    ) -> None:
-        self._link = link
-        self.new = new
-        self._early = early
-        self._old: Session | None = old
-        self._transport = transport
-        self._taps = taps
-        self.left: anyio.Event = anyio.Event()
-        self.runtime: Runtime = link.runtime
-        self._missing: dict[int, int] = {}
-        """Number of copies by content that the new connection has not delivered yet. Negative for the old connection."""
-        self._early_copies: dict[int, int] = {}
-        """Copies in `_missing` that the old connection delivered before the new connection was subscribed."""
-        self._moves: SessionMoves = SessionFeatures.of(old).moves  # type: ignore[assignment]  # else `next_connection` gives None
-        receiver.hand_over(self)
+    _link: Link
+    new: Session
+    _early: list[Any]
+    _old: Session | None
+    _transport: Transport
+    _moves: SessionMoves
+    _taps: Taps | None
+    left: anyio.Event = field(factory=anyio.Event, init=False)
+    _missing: dict[int, int] = field(factory=dict, init=False)
+    """Number of copies by content that the new connection has not delivered yet. Negative for the old connection."""
+    _early_copies: dict[int, int] = field(factory=dict, init=False)
+    """Copies in `_missing` that the old connection delivered before the new connection was subscribed."""
+    runtime: Runtime = field(default=Factory(lambda self: self._link.runtime, takes_self=True), init=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.new, name)

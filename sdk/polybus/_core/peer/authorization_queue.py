@@ -236,7 +236,6 @@ class OutboundAuthorization:
                 self._deciding.release(entry.size)
                 entry = self._entry = self._box.pop()
                 if entry is not None:
-                    assert entry.message is not None
                     entry.waits = True  # for its publisher
                     allowed = link.services.access.may_receive(peer, entry.message.subject)
         finally:
@@ -247,7 +246,6 @@ class OutboundAuthorization:
 
     def _decided(self, entry: WaitingMessage, granted: bool) -> None:
         link, message = self._peer.link, entry.message
-        assert message is not None
         entry.waits = False
         if granted and entry.deadline <= link.runtime.time():
             link.services.counters.dropped += 1
@@ -265,7 +263,7 @@ class OutboundAuthorization:
         for entry in waiting:
             entry.waits = False
         self._changed.signal()
-        return [entry.message for entry in waiting if entry.message is not None]
+        return [entry.message for entry in waiting]
 
     def lost(self) -> None:
         """Drop the queue, because the peer has left or `authorize` will not decide."""

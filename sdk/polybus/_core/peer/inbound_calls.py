@@ -6,6 +6,8 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from attrs import define, field
+
 from ..._util.deadlines import Deadlines
 from ..._util.logs import log_fields
 from ..._util.priority_queue import PriorityQueue
@@ -50,19 +52,17 @@ _POLLS: Final = 16
 """Total number of checks after which a waiting call counts as idle, even if it runs in between to poll for something."""
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class CallMemory:
     """Tracks the memory for a peer's running requests: large bodies and expected answers."""
 
-    __slots__ = ("_looked", "_peer", "answers", "bodies")
-
-    def __init__(self, peer: PeerCore) -> None:
-        self._peer = peer
-        self.bodies: dict[Call, int] = {}
-        """Sizes of large bodies in bytes."""
-        self.answers: dict[Call, int] = {}
-        """Bytes reserved for large answers."""
-        self._looked = -math.inf
-        """Time of the last check."""
+    _peer: PeerCore
+    bodies: dict[Call, int] = field(factory=dict, init=False)
+    """Sizes of large bodies in bytes."""
+    answers: dict[Call, int] = field(factory=dict, init=False)
+    """Bytes reserved for large answers."""
+    _looked: float = field(default=-math.inf, init=False)
+    """Time of the last check."""
 
     def charge_body(self, call: Call, *, surely: bool = False) -> bool:
         """Charge a large body that a handler keeps. Returns False if there is not enough memory, unless `surely` is set."""
@@ -89,7 +89,7 @@ class CallMemory:
         if held and held + size > most:
             left, may_wait = self._look(most, now, guess=call.handler.answers.weight < 0)
             if unread + left and unread + left + size > most:
-                link.stalled[self._peer.inbound] = None
+                link.stalled[self._peer.inbound.resume] = None
                 if may_wait and unread + size <= most:
                     until = min(until, self._looked + _LOOK)
                 self._peer.watch(until)
@@ -129,43 +129,32 @@ class CallMemory:
             self._peer.link.bodies.release(size)
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class InboundCalls:
     """A peer's running and waiting requests. Implements `ResponseSink`."""
 
-    __slots__ = (
-        "_deadlines",
-        "_few",
-        "_memory",
-        "budget",
-        "calls",
-        "channel_calls",
-        "held",
-        "link",
-        "peer",
-        "stopping",
-        "waiting",
-    )
+    peer: PeerCore
+    link: Link = field(init=False)
+    budget: MemoryBudget = field(init=False)
+    """Memory budget of the peer, which is charged for waiting requests."""
+    calls: dict[Any, Call] = field(factory=dict, init=False)
+    channel_calls: int = field(default=0, init=False)
+    """Number of streams and channels in `calls`."""
+    _deadlines: Deadlines = field(factory=Deadlines, init=False)
+    _few: int = field(init=False)
+    """Number of requests that the peer may run without a quota check, while at most `Runtime.few` calls run in total."""
+    waiting: PriorityQueue[Call] | None = field(default=None, init=False)
+    """Requests that are waiting for a slot, in order or by priority. Usually None if there are no such requests."""
+    held: int = field(default=0, init=False)
+    """Number of requests that are waiting for a slot of their handler. They don't use a slot of this peer."""
+    _memory: CallMemory | None = field(default=None, init=False)
+    """Memory for large bodies and answers, created for the first request that has one."""
+    stopping: int = field(default=0, init=False)
+    """Number of ended requests whose handlers are still running and use a slot."""
 
-    def __init__(self, peer: PeerCore) -> None:
-        self.peer: PeerCore = peer
-        self.link: Link = peer.link
-        self.budget: MemoryBudget = peer.budget
-        """Memory budget of the peer, which is charged for waiting requests."""
-        self.calls: dict[Any, Call] = {}
-        self.channel_calls: int = 0
-        """Number of streams and channels in `calls`."""
-        self._deadlines = Deadlines()
-        limits = peer.link.runtime.limits
-        self._few = min(_most_running(peer.link), (limits.total_running + 1) // 2)
-        """Number of requests that the peer may run without a quota check, while at most `Runtime.few` calls run in total."""
-        self.waiting: PriorityQueue[Call] | None = None
-        """Requests that are waiting for a slot, in order or by priority. Usually None if there are no such requests."""
-        self.held: int = 0
-        """Number of requests that are waiting for a slot of their handler. They don't use a slot of this peer."""
-        self._memory: CallMemory | None = None
-        """Memory for large bodies and answers, created for the first request that has one."""
-        self.stopping: int = 0
-        """Number of ended requests whose handlers are still running and use a slot."""
+    def __attrs_post_init__(self) -> None:
+        self.link, self.budget = self.peer.link, self.peer.budget
+        self._few = min(_most_running(self.link), (self.link.runtime.limits.total_running + 1) // 2)
 
     # -- arrivals --------------------------------------------------------------------------------------------------------
 
@@ -364,7 +353,7 @@ class InboundCalls:
             call.ended = True  # has no slot to return
             call.discard()
         self.link.runtime.backlogged.pop(self, None)
-        self.link.stalled.pop(self, None)
+        self.link.stalled.pop(self.resume, None)
         if self.held:  # stop these first, so that they don't start when others return their slots
             for call in [call for call in self.calls.values() if call.places is not None and call.places.waits(call)]:
                 call.stop()
@@ -549,7 +538,7 @@ class InboundCalls:
         link = self.link
         if link.takes_answers:
             return True
-        link.stalled[self] = None
+        link.stalled[self.resume] = None
         return False
 
     def _count(self, places: int) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from attrs import Factory, define, field
 
 from ..._util.deadlines import Deadlines
 from ..._util.sources import sources
@@ -53,65 +55,40 @@ _UNHEARD: Final = (
 )
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class PeerCore:
     """The core's object for a peer behind the public `Peer`. Implements `party_verbs.Party` and `_core.link.ports.PeerPort`."""
 
-    __slots__ = (
-        "_budget",
-        "_deadlines",
-        "_address",
-        "_id",
-        "_negotiation",
-        "_scopes",
-        "_subscriptions",
-        "_unsent",
-        "admitted",
-        "connected_at",
-        "due",
-        "grants",
-        "host",
-        "inbound_if_any",
-        "key",
-        "link",
-        "pending",
-        "public",
-        "streams_if_any",
-        "undecided",
-        "undelivered",
-        "until",
-    )
-
-    def __init__(self, host: PeerHost, link: Link, key: Any, identity: Identity, address: str = "") -> None:
-        self.host: PeerHost = host
-        self.link: Link = link
-        self.key: Any = key
-        """Key of the peer's session on a multiplexed link."""
-        self.admitted: Identity = identity
-        self.public: Peer = Peer(self)
-        """Public `Peer`, for events, `Message.peer` and `authorize`."""
-        self.connected_at: datetime.datetime = datetime.datetime.now(datetime.UTC)
-        self.pending: dict[Any, Reply[Any]] = {}
-        """Requests that have been sent but not answered."""
-        self.due: float = math.inf
-        self.until: float = math.inf
-        """Value of `Deadlines.until`. Requests with an earlier deadline must be watched."""
-        self._deadlines: Deadlines | None = None
-        self.grants: dict[str | int, bool] | None = None
-        """Cached results of `authorize` for the verb `deliver`."""
-        self.undecided: InboundAuthorization | None = None
-        """Messages from the peer that wait for an asynchronous `authorize`."""
-        self.undelivered: OutboundAuthorization | None = None
-        """Publications to the peer that wait for an asynchronous `authorize`."""
-        self._address = address
-        self._id: str | None = None
-        self._unsent: UnsentRequests | None = None
-        self._scopes: set[anyio.CancelScope] | None = None
-        # Parts are created on first use, so that idle connections stay small.
-        self._budget: MemoryBudget | None = None
-        self.inbound_if_any: InboundCalls | None = None
-        self._negotiation: Negotiation | None = None
-        self.streams_if_any: Streams | None = None
-        self._subscriptions: RemoteSubscriptions | None = None
+    host: PeerHost
+    link: Link
+    key: Any
+    """Key of the peer's session on a multiplexed link."""
+    admitted: Identity
+    _address: str = ""
+    public: Peer = field(default=Factory(Peer, takes_self=True), init=False)
+    """Public `Peer`, for events, `Message.peer` and `authorize`."""
+    connected_at: datetime.datetime = field(factory=partial(datetime.datetime.now, datetime.UTC), init=False)
+    pending: dict[Any, Reply[Any]] = field(factory=dict, init=False)
+    """Requests that have been sent but not answered."""
+    due: float = field(default=math.inf, init=False)
+    until: float = field(default=math.inf, init=False)
+    """Value of `Deadlines.until`. Requests with an earlier deadline must be watched."""
+    _deadlines: Deadlines | None = field(default=None, init=False)
+    grants: dict[str | int, bool] | None = field(default=None, init=False)
+    """Cached results of `authorize` for the verb `deliver`."""
+    undecided: InboundAuthorization | None = field(default=None, init=False)
+    """Messages from the peer that wait for an asynchronous `authorize`."""
+    undelivered: OutboundAuthorization | None = field(default=None, init=False)
+    """Publications to the peer that wait for an asynchronous `authorize`."""
+    _id: str | None = field(default=None, init=False)
+    _unsent: UnsentRequests | None = field(default=None, init=False)
+    _scopes: set[anyio.CancelScope] | None = field(default=None, init=False)
+    # Parts are created on first use, so that idle connections stay small.
+    _budget: MemoryBudget | None = field(default=None, init=False)
+    inbound_if_any: InboundCalls | None = field(default=None, init=False)
+    _negotiation: Negotiation | None = field(default=None, init=False)
+    streams_if_any: Streams | None = field(default=None, init=False)
+    _subscriptions: RemoteSubscriptions | None = field(default=None, init=False)
 
     # -- identity --------------------------------------------------------------------------------------------------------
 
