@@ -260,10 +260,8 @@ class BusParts:
 
     def queue_for(self, peer: PeerCore, queue: PublicationQueue | None) -> None:
         """Put the client's publications into a queue instead, including for future subscriptions. `None` stops this."""
-        if queue is None:
-            peer.subscriptions.release()
-        else:
-            peer.subscriptions.hold(queue)
+        peer.subscriptions.pass_to(queue)
+        if queue is not None:
             self.pubsub.recipients.remove(peer)  # otherwise it gets everything until it has subscribed
 
     def take_over(self, peer: PeerCore, queue: PublicationQueue) -> tuple[tuple[str | int, ...], Sequence[Message]]:

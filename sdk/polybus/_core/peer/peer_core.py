@@ -28,6 +28,7 @@ from ...errors import (
 from ...message import Kind, Message
 from ...plugins.mesh import ToNode
 from ...subjects import RESERVED_PREFIX
+from ..rpc.channel import CREDIT, Channel
 from ..rpc.reply import InternalReply, ObservedReply, Reply, UnsentRequests, failed_reply
 from ..runtime.loop_prevention import OF_BRIDGES
 from ..runtime.memory_budgets import MemoryBudget, cost
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from ...plugins import Identity
     from ..link.link import Link
     from ..rpc.call import Call
-    from ..rpc.channel import Channel
     from ..runtime.services import Services
     from .authorization_queue import InboundAuthorization, OutboundAuthorization
     from .ports import PeerHost
@@ -364,10 +364,14 @@ class PeerCore:
         timeout: float | None,
         hops: int = 0,
         headers: dict[str, str] | None = None,
+        to: Any = None,
     ) -> Channel[Any, Any]:
-        self.link.runtime.check_here()
-        kept = headers if self.link.carries_headers else None
-        return await self.streams.open(subject, body, mode, timeout, hops, headers=kept)
+        link, streams = self.link, self.streams
+        link.runtime.check_here()
+        kept = headers if link.carries_headers else None
+        channel: Channel[Any, Any] = Channel(link.runtime.loop, streams, subject, 0)
+        await streams.open_channel(channel, body, mode, timeout, CREDIT, hops, to=to, headers=kept)
+        return channel
 
     async def send_notification(self, message: Message) -> None:
         """Send a notification once there is space. Raises `QueueFull` after 30 seconds."""

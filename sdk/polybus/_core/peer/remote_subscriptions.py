@@ -12,6 +12,8 @@ from ..._util.pattern_index import pattern_cost
 from ...subjects import check_pattern
 
 if TYPE_CHECKING:
+    from ..._util.pattern_index import SubjectIndex
+    from ...plugins.extensions import PublicationQueue
     from .peer_core import PeerCore
 
 logger: logging.Logger = logging.getLogger("polybus")
@@ -23,7 +25,7 @@ class RemoteSubscriptions(Struct, eq=False):
     _peer: PeerCore
     _warned: bool = False
     patterns: dict[str | int, int] = {}
-    _holder: Any = None
+    _holder: PublicationQueue | None = None
     """Queue that receives the publications instead of the peer."""
 
     def add(self, pattern: str | int) -> None:
@@ -47,10 +49,8 @@ class RemoteSubscriptions(Struct, eq=False):
         patterns[pattern] = size
         link.services.access.subscribed(peer, pattern)
         pubsub = peer.host.pubsub
-        if self._holder is None:
-            pubsub.remote.add(pattern, peer)
-        else:
-            pubsub.local.add(pattern, self._holder)
+        index, receiver = self._destination
+        index.add(pattern, receiver)
         if pubsub.tells_inside and not link.upstream:
             pubsub.announcer.add_behind(pattern)
 
@@ -59,31 +59,25 @@ class RemoteSubscriptions(Struct, eq=False):
         if size is not None:
             self._peer.budget.release(size)
             pubsub = self._peer.host.pubsub
-            if self._holder is None:
-                pubsub.remote.remove(pattern, self._peer)
-            else:
-                pubsub.local.remove(pattern, self._holder)
+            index, receiver = self._destination
+            index.remove(pattern, receiver)
             if pubsub.tells_inside and not self._peer.link.upstream:
                 pubsub.announcer.remove_behind(pattern)
 
-    def hold(self, queue: Any) -> None:
-        """Pass publications to a `plugins.extensions.PublicationQueue` instead of the peer, until `release` is called."""
-        self._move(queue)
+    @property
+    def _destination(self) -> tuple[SubjectIndex[Any], Any]:
+        """Index of subscriptions, and what receives the publications there."""
+        pubsub = self._peer.host.pubsub
+        return (pubsub.remote, self._peer) if self._holder is None else (pubsub.local, self._holder)
 
-    def release(self) -> None:
-        self._move(None)
-
-    def _move(self, holder: Any) -> None:
-        pubsub, before, self._holder = self._peer.host.pubsub, self._holder, holder
+    def pass_to(self, queue: PublicationQueue | None) -> None:
+        """Pass publications to a queue instead of the peer. `None` stops this."""
+        before, receiver_before = self._destination
+        self._holder = queue
+        index, receiver = self._destination
         for pattern in self.patterns:
-            if before is None:
-                pubsub.remote.remove(pattern, self._peer)
-            else:
-                pubsub.local.remove(pattern, before)
-            if holder is None:
-                pubsub.remote.add(pattern, self._peer)
-            else:
-                pubsub.local.add(pattern, holder)
+            before.remove(pattern, receiver_before)
+            index.add(pattern, receiver)
 
     def clear(self) -> None:
         for pattern in list(self.patterns):

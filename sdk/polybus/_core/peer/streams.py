@@ -39,25 +39,6 @@ class Streams:
 
     # -- opened by this bus ----------------------------------------------------------------------------------------------
 
-    async def open(
-        self,
-        subject: str | int,
-        body: Any,
-        mode: str,
-        timeout: float | None,
-        hops: int = 0,
-        *,
-        to: Any = None,
-        headers: dict[str, str] | None = None,
-    ) -> Channel[Any, Any]:
-        """Open a stream or channel. Raises the errors of `open_channel`.
-
-        In a cluster, `to` is the receiver's address behind the peer.
-        """
-        channel: Channel[Any, Any] = Channel(self.link.runtime.loop, self, subject, 0)
-        await self.open_channel(channel, body, mode, timeout, CREDIT, hops, to=to, headers=headers)
-        return channel
-
     async def open_channel(
         self,
         channel: Channel[Any, Any],
@@ -71,6 +52,8 @@ class Streams:
         headers: dict[str, str] | None = None,
     ) -> None:
         """Send an open message. `hops` is the number of bridges and tunnels before this link.
+
+        In a cluster, `to` is the receiver's address behind the peer.
 
         Raises:
             Unsupported: If the peer or the protocol doesn't support channels.
