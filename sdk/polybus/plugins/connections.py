@@ -83,15 +83,20 @@ def call_later(host: Host, delay: float, function: Callable[[], None]) -> Callab
 
 
 async def decision(gate: Gate, handshake: Handshake) -> Admission | BusError:
-    """Authenticate a client with `Gate.admit`, and return the result."""
+    """Authenticate a client with `Gate.admit`, and return the result. If the task is cancelled, so is the authentication."""
     decided, outcome = anyio.Event(), list[Admission | BusError]()
 
     def decide(result: Admission | BusError) -> None:
         outcome.append(result)
         decided.set()
 
-    gate.admit(handshake, decide)
-    await decided.wait()
+    withdraw = gate.admit(handshake, decide)
+    try:
+        await decided.wait()
+    except BaseException:
+        if withdraw is not None:
+            withdraw()
+        raise
     return outcome[0]
 
 

@@ -296,8 +296,13 @@ class Gate(Protocol):
     def left(self, address: str) -> None:
         """Report that a connection ended after `knock` but before `opened`."""
 
-    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        """Authenticate a client. `decided` is called exactly once, immediately or later."""
+    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> Callable[[], None] | None:
+        """Authenticate a client. `decided` is called exactly once, immediately or later.
+
+        If the client may leave earlier, the result is a function to call then. It cancels the authentication, and `decided` is
+        not called. After the decision, the function does nothing.
+        """
+        ...
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         """Hand over an established connection. The bus then calls `transport.start`."""

@@ -7,6 +7,7 @@ connection without a name, use `pipe`.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -191,8 +192,9 @@ class MemoryListener:
             decided.set()
 
         seconds = dial.host.limits.handshake_timeout
+        withdraw: Callable[[], None] | None = None
         try:
-            gate.admit(handshake, decide)
+            withdraw = gate.admit(handshake, decide)
             with anyio.move_on_after(seconds):
                 await decided.wait()
         except BaseException:
@@ -202,6 +204,8 @@ class MemoryListener:
             raise
         finally:
             given_up = True
+            if withdraw is not None:
+                withdraw()
             if not (outcome and isinstance(outcome[0], MemoryTransport)):
                 gate.left(url)
         if not outcome:

@@ -104,14 +104,17 @@ async def test_an_inner_bus_that_does_not_say_yes_or_no_is_given_up_or_left_and_
 
         late = await let_expire(ask, begun.is_set)
         assert "waiting for the other side to accept" in str(late.__cause__)
-        await cancelled.wait()
+        with anyio.fail_after(1):  # long before `Limits.handshake_timeout`
+            await cancelled.wait()
         await eventually(lambda: nothing_is_left(front, out))
-        begun = anyio.Event()
+        begun, cancelled = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as group:
             group.start_soon(ask, 1000)
             await begun.wait()
             group.cancel_scope.cancel()
         assert not core_of(out.peers[0]).channels, "who is cancelled says so at once"
+        with anyio.fail_after(1):
+            await cancelled.wait()
         assert not inner.peers
         assert await out.request("echo", 1) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -107,20 +108,29 @@ class BusGate:
         """Stop counting a connection that ended before it was accepted."""
         self._admissions.left(address)
 
-    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
+    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> Callable[[], None] | None:
         if not (self.open and self._services.ready):  # since `knock`, for example during a TLS handshake
             decided(Unavailable(_LEAVING))
         elif self._services.access.authenticate is None:
             decided(Admission(Identity(), handshake))
         else:
-            self._services.running.spawn(self._ask, handshake, decided)
-
-    async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        if not (self.open and self._services.ready):  # since this task was created
-            decided(Unavailable(_LEAVING))
-            return
-        with anyio.CancelScope() as scope:
+            runtime = self._services.running
+            scope = runtime.cancel_scope()
             self._waiting[scope] = decided
+            runtime.spawn(self._ask, scope, handshake, decided)
+            return partial(self._withdraw, scope)
+        return None
+
+    def _withdraw(self, scope: anyio.CancelScope) -> None:
+        if self._waiting.pop(scope, None) is not None:
+            scope.cancel()
+
+    async def _ask(
+        self, scope: anyio.CancelScope, handshake: Handshake, decided: Callable[[Admission | BusError], None]
+    ) -> None:
+        if scope not in self._waiting:  # withdrawn or rejected since this task was created
+            return
+        with scope:
             try:
                 outcome = await self._services.access.admit(handshake)
             except KeyboardInterrupt:  # the program is exiting: answer the client first

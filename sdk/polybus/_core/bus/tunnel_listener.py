@@ -212,6 +212,9 @@ class TunnelCall(Call, eq=False, kw_only=True):
     _accepts: Any
     channel: FrameChannel
 
+    def __post_init__(self) -> None:
+        self.channel.on_end = self.stop  # cancels `authorize` and `authenticate` if the opener gives up
+
     @property
     def function(self) -> str:
         return "authorize or authenticate of a tunnel"
@@ -230,6 +233,7 @@ class TunnelCall(Call, eq=False, kw_only=True):
             if self.ended or self.services.executor.must_propagate(error, self.scope):
                 raise
         finally:
+            self.channel.on_end = None
             self.end()
 
     def _refused(self, error: BaseException) -> None:
