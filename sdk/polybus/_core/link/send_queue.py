@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from attrs import define, field
+from msgspec import Struct, field
 
 from ..._util.event_loop import Notifier
 from ..._util.logs import log_fields
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("polybus.link")
 
 
-@define(eq=False, repr=False)
-class WaitingMessage:
+class WaitingMessage(Struct, eq=False):
     """A message in a send queue.
 
     Attributes:
@@ -44,8 +43,7 @@ class WaitingMessage:
     waits: bool = True
 
 
-@define(eq=False, repr=False)
-class _PeerEntries:
+class _PeerEntries(Struct, eq=False):
     """One peer's messages in a queue.
 
     Attributes:
@@ -54,7 +52,7 @@ class _PeerEntries:
 
     count: int = 0
     bytes: int = 0
-    droppable: OrderedDict[WaitingMessage, None] = field(factory=OrderedDict)
+    droppable: OrderedDict[WaitingMessage, None] = field(default_factory=OrderedDict)
 
 
 class SendQueue:

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import anyio
-from attrs import Factory, define, field
+from msgspec import Struct, field
 
 from ..._util.sources import sources
 from ...errors import Disconnected
@@ -46,22 +46,18 @@ def next_connection(link: Link, transport: Transport) -> NextConnection | None:
     return NextConnection(link, transport, session)
 
 
-@define(eq=False, repr=False)
 class NextConnection:
-    link: Link
-    transport: Transport
-    session: Session
-    decided: anyio.Event = field(factory=anyio.Event, init=False)
-    moving: MovingSession | None = field(default=None, init=False)
-    why: str = field(default="", init=False)
-    _early: list[Message | SessionEvent] = field(factory=list, init=False)
-    """Output that the session has produced since `Ready`."""
-    runtime: Runtime = field(init=False)
-    receiver: ConnectionReceiver = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.runtime = self.link.runtime
-        self.receiver = ConnectionReceiver(self, self.transport, self.session)
+    def __init__(self, link: Link, transport: Transport, session: Session) -> None:
+        self.link = link
+        self.transport = transport
+        self.session = session
+        self.runtime: Runtime = link.runtime
+        self.decided: anyio.Event = anyio.Event()
+        self.moving: MovingSession | None = None
+        self.why: str = ""
+        self._early: list[Message | SessionEvent] = []
+        """Output that the session has produced since `Ready`."""
+        self.receiver: ConnectionReceiver = ConnectionReceiver(self, transport, session)
 
     def start(self) -> None:
         output = self.session.start(self.runtime.time())
@@ -145,8 +141,7 @@ class NextConnection:
         """Do nothing."""
 
 
-@define(eq=False, repr=False)
-class MovingSession:
+class MovingSession(Struct, eq=False):
     """A session with two connections, which also receives from the old one. Implements `plugins.Session`."""
 
     ask: ClassVar[None] = None
@@ -161,12 +156,11 @@ class MovingSession:
     _transport: Transport
     _moves: SessionMoves
     _taps: Taps | None
-    left: anyio.Event = field(factory=anyio.Event, init=False)
-    _missing: dict[int, int] = field(factory=dict, init=False)
+    left: anyio.Event = field(default_factory=anyio.Event)
+    _missing: dict[int, int] = {}
     """Number of copies by content that the new connection has not delivered yet. Negative for the old connection."""
-    _early_copies: dict[int, int] = field(factory=dict, init=False)
+    _early_copies: dict[int, int] = {}
     """Copies in `_missing` that the old connection delivered before the new connection was subscribed."""
-    runtime: Runtime = field(default=Factory(lambda self: self._link.runtime, takes_self=True), init=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.new, name)
@@ -282,6 +276,10 @@ class MovingSession:
             self.closed(Closed(1006, reason))
 
     # -- reports of the old connection: as `ConnectionReceiver` ----------------------------------------------------------
+
+    @property
+    def runtime(self) -> Runtime:
+        return self._link.runtime
 
     @property
     def ending(self) -> bool:

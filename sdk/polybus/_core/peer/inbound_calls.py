@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
+from msgspec import Struct
 
 from ..._util.deadlines import Deadlines
 from ..._util.logs import log_fields
@@ -52,16 +53,15 @@ _POLLS: Final = 16
 """Total number of checks after which a waiting call counts as idle, even if it runs in between to poll for something."""
 
 
-@define(eq=False, repr=False, weakref_slot=False)
-class CallMemory:
+class CallMemory(Struct, eq=False):
     """Tracks the memory for a peer's running requests: large bodies and expected answers."""
 
     _peer: PeerCore
-    bodies: dict[Call, int] = field(factory=dict, init=False)
+    bodies: dict[Call, int] = {}
     """Sizes of large bodies in bytes."""
-    answers: dict[Call, int] = field(factory=dict, init=False)
+    answers: dict[Call, int] = {}
     """Bytes reserved for large answers."""
-    _looked: float = field(default=-math.inf, init=False)
+    _looked: float = -math.inf
     """Time of the last check."""
 
     def charge_body(self, call: Call, *, surely: bool = False) -> bool:
