@@ -242,7 +242,7 @@ class Backbone(Extension):
             self._missing.discard(event.facts.get("bus"))
             self.link.runtime.notifier.signal()
             self.resumption.takeover.node_joined(event.node)
-            if self._parts.in_net:
+            if self._parts.pubsub.publisher.in_net:
                 self._tell_who_passes_on(event.node)
             return
         self.resumption.node_left(event.node)
@@ -265,7 +265,7 @@ class Backbone(Extension):
         return self.resumption.busy
 
     async def begin(self) -> None:
-        await self._parts.announce_handlers()
+        await self._parts.pubsub.announcer.begin()
 
     def last_turn(self) -> None:
         self.resumption.park()
@@ -277,12 +277,12 @@ class Backbone(Extension):
 
     def client_up(self, peer: PeerCore) -> None:
         if peer.identity_key is not None:
-            self._parts.add_interest(ToUser(peer.identity_key))
+            self._parts.pubsub.announcer.add_behind(ToUser(peer.identity_key))
         self.resumption.came(peer)
 
     def client_gone(self, peer: PeerCore) -> None:
         if peer.identity_key is not None:
-            self._parts.remove_interest(ToUser(peer.identity_key))
+            self._parts.pubsub.announcer.remove_behind(ToUser(peer.identity_key))
         self.resumption.gone(peer)
 
     def _clients(self, to: ToUser | ToClient) -> list[PeerCore]:
@@ -316,7 +316,7 @@ class Backbone(Extension):
                 if type(queue) is ParkedPublications:
                     queue.keep(to.source, message)
         elif isinstance(to, ToGroup):
-            self._parts.deliver_to_group(message, peer, to.group, to.pattern)
+            self._parts.pubsub.receiver.deliver_to_group(message, peer, to.group, to.pattern)
         elif not (isinstance(to, ToClient) and self.resumption.takeover.handed_over(to.id, message)):
             for client in self._clients(to):
                 self._parts.send(message, client)
@@ -426,7 +426,7 @@ class Backbone(Extension):
     def answer(self, message: Message) -> None:
         if message.kind is not Kind.REQUEST:
             if message.kind is Kind.NOTIFY and message.subject == PASSES_ON:
-                self._parts.join_net()
+                self._parts.pubsub.publisher.join_net()
             elif message.kind is Kind.OPEN:
                 self._parts.refuse(message, Code.UNIMPLEMENTED, "a node itself does not have streams", kind=Kind.END)
             return

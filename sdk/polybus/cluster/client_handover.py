@@ -137,8 +137,8 @@ class ClientHandover:
     def _give_up(self, parked: Parked) -> None:
         self._parked.pop(parked.secret, None)
         for pattern in parked.patterns:
-            self._parts.remove_queue(pattern, parked.publications)
-            self._parts.remove_interest(pattern)
+            self._parts.pubsub.local.remove(pattern, parked.publications)
+            self._parts.pubsub.announcer.remove_behind(pattern)
         parked.publications.clear()
 
     def clear(self) -> None:
@@ -259,7 +259,7 @@ class ClientHandover:
                     self._parts.services.counters.dropped += 1
                     return
         except BusError as error:
-            self._parts.unsent(publication, cluster, "handed over", error)
+            self._parts.pubsub.publisher.unsent(publication, cluster, "handed over", error)
 
     def _end(self, mark: str) -> None:
         claim = self._claims.pop(mark, None)

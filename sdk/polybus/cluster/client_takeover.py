@@ -107,7 +107,7 @@ class ParkedPublications:
             try:
                 message.encoded(self.peer.link.adapter.codec(self._parts.services.limits).formats)
             except BusError as error:
-                self._parts.unsent(message, self.peer, "kept", error)
+                self._parts.pubsub.publisher.unsent(message, self.peer, "kept", error)
                 return
         size = self._parts.weigh(message)
         while not self._hold(size):
@@ -210,7 +210,7 @@ class ClientTakeover:
             return
         held = self._newcomers[peer] = ParkedPublications(self._parts, peer, self._node)
         for pattern in _EVERYTHING:
-            self._parts.add_queue(pattern, held)
+            self._parts.pubsub.local.add(pattern, held)
         peer.spawn(self._wait_for_hello, peer)
 
     async def _wait_for_hello(self, peer: PeerCore) -> None:
@@ -219,7 +219,7 @@ class ClientTakeover:
 
     def speaks(self, peer: PeerCore) -> None:
         if (held := self._taken(peer)) is not None:
-            self._parts.send_all(peer)
+            self._parts.pubsub.recipients.send_all(peer)
             while (message := held.take()) is not None:
                 self._send(peer, message)
 
@@ -227,7 +227,7 @@ class ClientTakeover:
         held = self._newcomers.pop(peer, None)
         if held is not None:
             for pattern in _EVERYTHING:
-                self._parts.remove_queue(pattern, held)
+                self._parts.pubsub.local.remove(pattern, held)
         return held
 
     def returns(self, peer: PeerCore, token: str) -> None:
@@ -300,7 +300,7 @@ class ClientTakeover:
         joined = False
         try:
             with anyio.move_on_after(PATIENCE):  # this node must receive what is published after the marks
-                await self._parts.interest_known()
+                await self._parts.pubsub.announcer.known_inside()
             if await self._claim(splice):
                 await self._mark(splice)
                 joined = await self._parts.ask_inside(ToNode(splice.node), "hand_over", splice.mark, HANDING) is True
@@ -374,7 +374,7 @@ class ClientTakeover:
             return False
         if message.ttl is not None:
             message.expires = self._parts.services.running.time() + message.ttl
-        wanted = set(self._parts.queues(message.subject))
+        wanted = set(self._parts.pubsub.local.match(message.subject))
         for client in clients:
             if client.held in wanted:
                 self._send(client.peer, message)
@@ -389,7 +389,9 @@ class ClientTakeover:
             return
         del self._names[returning.name]
         while (message := returning.held.take()) is not None:
-            if returning.held in self._parts.queues(message.subject):  # the subscription may have been refused since
+            if returning.held in self._parts.pubsub.local.match(
+                message.subject
+            ):  # the subscription may have been refused since
                 self._send(returning.peer, message)
         self._parts.queue_for(returning.peer, None)
         self._parts.services.signal()

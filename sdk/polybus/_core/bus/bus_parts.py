@@ -197,13 +197,7 @@ class BusParts:
         try:
             self.pubsub.publisher.send_nowait(message, peer, self.services.running.time() + _LONGEST)
         except BusError as error:
-            self.unsent(message, peer, how, error)
-
-    def unsent(self, message: Message, peer: PeerCore, how: str, error: BusError) -> None:
-        self.pubsub.publisher.unsent(message, peer, how, error)
-
-    def deliver_to_group(self, message: Message, peer: PeerCore, group: str, pattern: str | int) -> None:
-        self.pubsub.receiver.deliver_to_group(message, peer, group, pattern)
+            self.pubsub.publisher.unsent(message, peer, how, error)
 
     def is_of_this_bus(self, message: Message) -> bool:
         """Return True if a publication comes from this bus itself or from a client whose publications it relays."""
@@ -224,28 +218,6 @@ class BusParts:
     def parted(self) -> None:
         self.pubsub.announcer.inner = None
 
-    @property
-    def in_net(self) -> bool:
-        """True if publications of this bus may come back over a peer."""
-        return self.pubsub.publisher.in_net
-
-    def join_net(self) -> None:
-        """Expect that publications of this bus may come back over another bus of the mesh."""
-        self.pubsub.publisher.join_net()
-
-    async def announce_handlers(self) -> None:
-        await self.pubsub.announcer.begin()
-
-    def add_interest(self, interest: Any) -> None:
-        """Announce a pattern or a `plugins.ToUser` to the mesh."""
-        self.pubsub.announcer.add_behind(interest)
-
-    def remove_interest(self, interest: Any) -> None:
-        self.pubsub.announcer.remove_behind(interest)
-
-    async def interest_known(self) -> None:
-        await self.pubsub.announcer.known_inside()
-
     def withhold(self, peer: PeerCore) -> bool:
         """Stop sending every publication to a client whose protocol has no subscriptions. Returns False for other clients."""
         recipients = self.pubsub.recipients
@@ -253,10 +225,6 @@ class BusParts:
             return False
         recipients.remove(peer)
         return True
-
-    def send_all(self, peer: PeerCore) -> None:
-        """Send every publication to a client until it turns out to run polybus."""
-        self.pubsub.recipients.send_all(peer)
 
     def queue_for(self, peer: PeerCore, queue: PublicationQueue | None) -> None:
         """Put the client's publications into a queue instead, including for future subscriptions. `None` stops this."""
@@ -268,8 +236,8 @@ class BusParts:
         """Put the client's publications into a queue that outlives the client. Returns the patterns and the unsent messages."""
         patterns = tuple(peer.patterns)
         for pattern in patterns:  # before the client loses them: other nodes see no change
-            self.add_interest(pattern)
-            self.add_queue(pattern, queue)
+            self.pubsub.announcer.add_behind(pattern)
+            self.pubsub.local.add(pattern, queue)
         peer.subscriptions.clear()
         return patterns, () if peer.undelivered is None else peer.undelivered.take()
 
@@ -277,12 +245,3 @@ class BusParts:
         """Free spare memory of a waiting message's encoder, and return the number of bytes to charge for the message."""
         trim(message)
         return cost(message)
-
-    def add_queue(self, pattern: str | int, queue: PublicationQueue) -> None:
-        self.pubsub.local.add(pattern, queue)
-
-    def remove_queue(self, pattern: str | int, queue: PublicationQueue) -> None:
-        self.pubsub.local.remove(pattern, queue)
-
-    def queues(self, subject: str | int) -> tuple[PublicationQueue, ...]:
-        return self.pubsub.local.match(subject)

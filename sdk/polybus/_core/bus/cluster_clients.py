@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import anyio
@@ -14,7 +15,7 @@ from ...message import Kind, Message
 from ...nodes import Survey
 from ...plugins import ToClient, ToUser
 from ...subjects import AnySubject, Subject, resolve
-from ..peer.party_verbs import Party, PartyVerbs
+from ..peer.party_verbs import ChosenParty, Party, PartyVerbs
 from ..rpc.reply import Reply, failed_reply
 
 if TYPE_CHECKING:
@@ -86,40 +87,14 @@ class ClusterParty(Struct, frozen=True, eq=False):
         return Disconnected(f"{who}, and this bus is not in a cluster", "", False)
 
 
-class UserParty(ClusterParty, frozen=True, eq=False):
-    """Sends to the user's newest connection to this bus, or otherwise through the cluster."""
-
-    to: ToUser
-
-    def here(self) -> list[PeerCore]:
-        return self.host.peers_of(self.to.key)
-
-    def _way(self) -> Party:
-        newest = max(self.here(), key=lambda peer: peer.connected_at, default=None)
-        return newest if newest is not None else ClusterParty(self.host, self.to)
-
-    def send_request(
-        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
-    ) -> Reply[Any]:
-        return self._way().send_request(subject, body, timeout, returns, headers)
-
-    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        await self._way().send_notify(subject, body, headers)
-
-    async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
-        return await self._way().open_channel(subject, body, mode, timeout)
-
-    async def publish(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> None:
-        here = self.here()
-        if here or self.host.inner_peer is None:
-            await self.services.bus.publish(subject, body, headers=headers, to=[peer.public for peer in here])
-        if self.host.inner_peer is not None:
-            await super().publish(subject, body, headers)
+def _nearest(cluster: ClusterParty, key: str, subject: str | int) -> Party:
+    """Return the user's newest connection to this bus, or otherwise the way through the cluster."""
+    return max(cluster.host.peers_of(key), key=lambda peer: peer.connected_at, default=cluster)
 
 
 class ClusterVerbs(PartyVerbs):
     __slots__ = ()
-    _party: ClusterParty  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
+    _cluster: ClusterParty
 
     @overload
     async def publish(self, subject: Subject[In, Any], body: In = ..., *, headers: Mapping[str, str] | None = ...) -> None: ...
@@ -135,7 +110,10 @@ class ClusterVerbs(PartyVerbs):
             QueueFull: If an outbox is full, for example the one to the engine.
             Disconnected: If this bus has left the client's cluster.
         """
-        await self._party.publish(subject, body, headers)
+        await self._publish(subject, body, headers)
+
+    async def _publish(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> None:
+        await self._cluster.publish(subject, body, headers)
 
 
 class RemotePeer(ClusterVerbs):
@@ -148,10 +126,10 @@ class RemotePeer(ClusterVerbs):
         protocol: Name of the client's protocol.
     """
 
-    __slots__ = ("_party", "id", "identity_key", "node", "protocol")
+    __slots__ = ("_cluster", "_party", "id", "identity_key", "node", "protocol")
 
     def __init__(self, links: LinkRegistry, id: str, node: str, identity_key: str | None = None, protocol: str = "") -> None:
-        self._party: ClusterParty = ClusterParty(links, ToClient(node, id))
+        self._party = self._cluster = ClusterParty(links, ToClient(node, id))
         self.id: str = id
         self.node: str = node
         self.identity_key: str | None = identity_key
@@ -170,14 +148,24 @@ class User(ClusterVerbs):
         key: The `Identity.key` that `authenticate` returned for the user.
     """
 
-    __slots__ = ("_party", "key")
+    __slots__ = ("_cluster", "_links", "_party", "key")
 
     def __init__(self, links: LinkRegistry, key: str) -> None:
-        self._party: UserParty = UserParty(links, ToUser(key))  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
+        self._links = links
+        self._cluster = ClusterParty(links, ToUser(key))
+        self._party = ChosenParty(links.services, partial(_nearest, self._cluster, key))
         self.key: str = key
 
     def __repr__(self) -> str:
         return f"<User {self.key!r}>"
+
+    async def _publish(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> None:
+        links = self._links
+        here = [peer.public for peer in links.peers_of(self.key)]
+        if here or links.inner_peer is None:
+            await links.services.bus.publish(subject, body, headers=headers, to=here)
+        if links.inner_peer is not None:
+            await super()._publish(subject, body, headers)
 
     async def online(self) -> bool:
         """Return True if the user is connected to any node of the cluster. This takes a round trip, because nothing is cached.
@@ -189,8 +177,8 @@ class User(ClusterVerbs):
             Disconnected: If the user is not connected to this bus, and the engine of the cluster is down.
             DeadlineExceeded: If the user's node does not answer within 2 s.
         """
-        links = self._party.host
-        if self._party.here():
+        links = self._links
+        if links.peers_of(self.key):
             with anyio.move_on_after(_PATIENCE):
                 await links.pubsub.announcer.known_inside()
             return True
@@ -198,7 +186,7 @@ class User(ClusterVerbs):
         if cluster is None:
             return False
         try:
-            return bool(await cluster.send_request(_ONLINE, None, _PATIENCE, Any, None, self._party.to))
+            return bool(await cluster.send_request(_ONLINE, None, _PATIENCE, Any, None, self._cluster.to))
         except Disconnected as error:
             if error.sent or not cluster.connected:
                 raise
@@ -210,7 +198,7 @@ class User(ClusterVerbs):
         Raises:
             Disconnected: If the engine of the cluster is down.
         """
-        port = self._party.host.mesh
-        if port is None:
-            return Survey(tuple(peer.public for peer in self._party.here()))
-        return await port.peers_of(self.key)
+        links = self._links
+        if links.mesh is None:
+            return Survey(tuple(peer.public for peer in links.peers_of(self.key)))
+        return await links.mesh.peers_of(self.key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -10,17 +11,15 @@ from msgspec import Struct
 from ..._validation import shown
 from ...errors import AmbiguousRoute, NoHandler
 from ...plugins.extensions import core_of
-from ..peer.party_verbs import PartyVerbs
+from ..peer.party_verbs import ChosenParty, PartyVerbs
 from ..peer.peer import Peer
 from ..rpc.loopback import HandlerParty, Loopback
-from ..rpc.reply import Reply
 from .cluster_clients import RemotePeer
 
 if TYPE_CHECKING:
     from ..handlers.lookup import HandlerLookup
     from ..peer.party_verbs import Party
     from ..peer.peer_core import PeerCore
-    from ..rpc.channel import Channel
     from ..runtime.services import Services
     from .links import LinkRegistry
 
@@ -115,32 +114,8 @@ class Caller(PartyVerbs):
     __slots__ = ("_party", "identity")
 
     def __init__(self, routing: MessageRouting, identity: Any) -> None:
-        self._party: OwnHandlers = OwnHandlers(routing, identity)  # pyright: ignore[reportIncompatibleVariableOverride]  # never set again
+        self._party = ChosenParty(routing.services, partial(routing.find_own, identity=identity))
         self.identity: Any = identity
 
     def __repr__(self) -> str:
         return f"<Caller {self.identity!r}>"
-
-
-class OwnHandlers(Struct, frozen=True):
-    _routing: MessageRouting
-    _identity: Any
-
-    @property
-    def services(self) -> Services:
-        return self._routing.services
-
-    def _own(self, subject: str | int) -> HandlerParty:
-        return self._routing.find_own(subject, self._identity)
-
-    def send_request(
-        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
-    ) -> Reply[Any]:
-        return self._own(subject).send_request(subject, body, timeout, returns, headers)
-
-    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
-        await self._own(subject).send_notify(subject, body, headers)
-
-    async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
-        self.services.running.check_here()
-        return await self._own(subject).open_channel(subject, body, mode, timeout)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
+from msgspec import Struct
+
 from ..._util.typed_body import check_returns
 from ..._validation import seconds
 from ...headers import check_headers
@@ -42,6 +44,25 @@ class Party(Protocol):
     async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
         """Open a stream or channel. Raises the errors of `PartyVerbs.stream`."""
         ...
+
+
+class ChosenParty(Struct, frozen=True, eq=False):
+    """A party that chooses the receiver of each message by its subject."""
+
+    services: Services
+    _choose: Callable[[str | int], Party]
+
+    def send_request(
+        self, subject: str | int, body: Any, timeout: float, returns: Any, headers: dict[str, str] | None
+    ) -> Reply[Any]:
+        return self._choose(subject).send_request(subject, body, timeout, returns, headers)
+
+    async def send_notify(self, subject: str | int, body: Any, headers: dict[str, str] | None) -> None:
+        await self._choose(subject).send_notify(subject, body, headers)
+
+    async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
+        self.services.running.check_here()
+        return await self._choose(subject).open_channel(subject, body, mode, timeout)
 
 
 class PartyVerbs:
