@@ -37,10 +37,10 @@ async def opened(bus: Bus, name: str, facts: Any, credit: int = WINDOW) -> Frame
     [
         ([1], "an object with protocol, headers and params"),
         ("csb", "an object with protocol, headers and params"),
-        ({"protocol": 7}, "the protocol inside a tunnel must be a string"),
-        ({"headers": ["a"]}, "headers of a tunnel map strings to strings"),
-        ({"headers": {"a": 1}}, "headers of a tunnel map strings to strings"),
-        ({"params": {"id": None}}, "params of a tunnel map strings to strings"),
+        ({"protocol": 7}, r"Expected `str \| null`, got `int` \(at \$.protocol\)"),
+        ({"headers": ["a"]}, r"Expected `object \| null`, got `array` \(at \$.headers\)"),
+        ({"headers": {"a": 1}}, r"Expected `str`, got `int` \(at \$.headers"),
+        ({"params": {"id": None}}, r"Expected `str`, got `null` \(at \$.params"),
     ],
 )
 async def test_an_open_that_says_nonsense_is_refused_saying_what_is_wrong(facts: Any, said: str) -> None:

@@ -338,8 +338,6 @@ class Connecting:
 
     async def _try(self, link: Link, first: bool = False) -> None:
         runtime = self._services.running
-        if self._with_files is not None and self._files:
-            link.adapter = await self._current_adapter(link, self._with_files)
         options = await self._dial_options(link)
         began = runtime.time()
         transport = await self._connector.connect(options)
@@ -376,6 +374,8 @@ class Connecting:
             )
 
     async def _dial_options(self, link: Link) -> DialOptions:
+        if self._with_files is not None and self._files:
+            link.adapter = await self._current_adapter(link, self._with_files)
         runtime = self._services.running
         codec = self._adapter.codec(runtime.limits)
         return DialOptions(
@@ -493,8 +493,6 @@ class Connecting:
 
     async def _beside(self, link: Link) -> MovingSession | None:
         """Open a second connection to move the link to. Returns None if the link has ended."""
-        if self._with_files is not None and self._files:
-            link.adapter = await self._current_adapter(link, self._with_files)
         transport = await self._connector.connect(await self._dial_options(link))
         connection = next_connection(link, transport)
         if connection is None:

@@ -10,6 +10,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..._util.typed_body import convert, misfit
 from ...errors import BadRequest, BusError, Code, RequestError
 from ...plugins import Admission, Handshake
 from ...plugins.connections import cookies_of, decision
@@ -30,28 +31,19 @@ if TYPE_CHECKING:
 
 
 class _Opening(Struct, frozen=True):
-    protocol: str | None
-    headers: dict[str, str]
-    params: dict[str, str]
+    protocol: str | None = None
+    headers: dict[str, str] | None = None
+    params: dict[str, str] | None = None
 
 
 def _read(message: Message) -> _Opening:
-    """Parse the body of an open message, which has `protocol`, `headers` and `params`. Raises `BadRequest`."""
-    body = message.body if message.has_body else {}
-    if not isinstance(body, dict):
-        raise BadRequest("the body that opens a tunnel must be an object with protocol, headers and params")
-    protocol = body.get("protocol")
-    if protocol is not None and not isinstance(protocol, str):
-        raise BadRequest("the protocol inside a tunnel must be a string")
-    headers = {name.lower(): value for name, value in _texts(body, "headers").items()}
-    return _Opening(protocol, headers, _texts(body, "params"))
-
-
-def _texts(body: dict[str, Any], member: str) -> dict[str, str]:
-    found = body.get(member) or {}
-    if not isinstance(found, dict) or not all(isinstance(one, str) for pair in found.items() for one in pair):
-        raise BadRequest(f"{member} of a tunnel map strings to strings")
-    return found
+    """Parse the body of an open message. Raises `BadRequest`."""
+    try:
+        opening: _Opening = convert(message.body if message.has_body else {}, _Opening)
+    except ValueError as error:
+        text = "the body that opens a tunnel must be an object with protocol, headers and params"
+        raise BadRequest(f"{text}: {misfit(error)[0]}") from None
+    return opening
 
 
 class TunnelListener:
@@ -174,18 +166,19 @@ class TunnelListener:
     def _handshake(self, peer: PeerCore, name: str, given: _Opening) -> Handshake:
         outer = None if peer.link.admission is None else peer.link.admission.handshake
         tokens = name.split(".")
+        headers = {header.lower(): value for header, value in (given.headers or {}).items()}
         return Handshake(
             protocol=self._adapter.name,
             transport="tunnel",
             url=f"{self._adapter.name}+tunnel://{name}",
             path=f"/{name}",
-            headers=given.headers,
-            cookies=cookies_of(given.headers.get("cookie", "")),
+            headers=headers,
+            cookies=cookies_of(headers.get("cookie", "")),
             origin=None if outer is None else outer.origin,
             address=peer.address,
             tls_peer=None if outer is None else outer.tls_peer,
             outer=peer.public,
-            params={**given.params, **{part: tokens[at] for part, at in captures(self.pattern).items()}},
+            params={**(given.params or {}), **{part: tokens[at] for part, at in captures(self.pattern).items()}},
         )
 
 
