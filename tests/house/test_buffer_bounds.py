@@ -49,7 +49,7 @@ BOUNDS = {
     "1,024 publications": "cluster.durable.delivery._ends",
     "1,024 requests": "protocols.nats.cluster.dialect._over",
     "1,024 subjects, then it is emptied": """
-        bridges._crossing._known protocols.csb.reader._subjects
+        bridges._bridge._known protocols.csb.reader._subjects
         protocols._uprotocol._methods protocols._uprotocol._topics protocols.csb.writer._names
         protocols.uprotocol.names.subjects
     """,

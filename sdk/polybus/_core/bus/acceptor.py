@@ -60,7 +60,7 @@ class BusGate:
     adapter: ProtocolAdapter
     url: str
     _when_full: str
-    _retry: Backoff | None
+    _retry: Backoff | None = None
     _admissions: Admissions = field(init=False)
     links: dict[Link, str] = field(factory=dict, init=False)
     _waiting: dict[anyio.CancelScope, Callable[[Admission | BusError], None]] = field(factory=dict, init=False)
@@ -264,7 +264,7 @@ class Serving:
         services, links = parts.services, parts.links
         self._runtime = await parts.life.enter()
         try:
-            gate = self._gate = links.open_gate(self._adapter, "", self._when_full, self._retry)
+            gate = self._gate = BusGate(services, links, self._adapter, "", self._when_full, self._retry)
             codec = self._adapter.codec(services.limits)
             options = ListenOptions(
                 host=services.running,

@@ -195,7 +195,7 @@ class ForwardingRoute:
                 on_discard=lambda it: calls.pop(it, None),
             )
         elif message.kind is Kind.OPEN:
-            return tunnel_call(self, peer, message, deadline, TunnelListener.channel_for(peer, message, text=True))
+            return tunnel_call(self, peer, message, deadline, text=True)
         else:
             call = ForwardedCall(self.here.services, peer.inbound, peer, self.requests, message, deadline, _route=self)
         self.calls[call] = None

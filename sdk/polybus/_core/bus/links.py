@@ -16,18 +16,17 @@ from ...subjects import matches
 from ..link.link import Link
 from ..link.state import State
 from ..peer.peer_core import PeerCore
-from .acceptor import BusGate
 
 if TYPE_CHECKING:
     from ...message import Message
     from ...plugins import ProtocolAdapter
-    from ...retry import Backoff
     from ...stats import DurableStats
     from ..handlers.lookup import HandlerLookup
     from ..pubsub.pubsub import PubSub
     from ..runtime.runtime import Runtime
     from ..runtime.services import Services
     from ..tunnel import TunnelConnector
+    from .acceptor import BusGate
 
 
 class LinkRegistry:
@@ -138,9 +137,6 @@ class LinkRegistry:
         return TunnelConnector(route, lasting, name, given)
 
     # -- adding links ----------------------------------------------------------------------------------------------------
-
-    def open_gate(self, adapter: ProtocolAdapter, url: str, when_full: str, retry: Backoff | None = None) -> BusGate:
-        return BusGate(self._services, self, adapter, url, when_full, retry)
 
     def add_gate(self, gate: BusGate, listening: Listening) -> None:
         self.gates[gate] = listening

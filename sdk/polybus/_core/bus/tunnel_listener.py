@@ -19,6 +19,7 @@ from ...subjects import captures, matches
 from ..rpc.call import Call, failure
 from ..runtime.loop_prevention import depth_of_sender
 from ..tunnel import FrameChannel, TunnelTransport, too_deep
+from .acceptor import BusGate
 
 if TYPE_CHECKING:
     from ...message import Message
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ..peer.peer import Peer
     from ..peer.peer_core import PeerCore
     from ..runtime.runtime import Runtime
-    from .acceptor import BusGate
     from .bus_parts import BusParts
 
 
@@ -80,7 +80,8 @@ class TunnelListener:
                     await self._outer.life.take_in(inner.life)
                 runtime = inner.services.running
                 runtime.check_here()
-                gate = inner.links.open_gate(self._adapter, f"{self._adapter.name}+{self.url}", self._when_full)
+                url = f"{self._adapter.name}+{self.url}"
+                gate = BusGate(inner.services, inner.links, self._adapter, url, self._when_full)
                 inner.links.add_gate(gate, self)
                 self._gate, self._runtime = gate, runtime
             finally:
@@ -107,16 +108,7 @@ class TunnelListener:
 
     def call(self, peer: PeerCore, message: Message, deadline: float) -> TunnelCall:
         text = self._adapter.codec(self._inner.services.limits).writes == "text"
-        return tunnel_call(self, peer, message, deadline, self.channel_for(peer, message, text=text))
-
-    @staticmethod
-    def channel_for(peer: PeerCore, message: Message, *, text: bool) -> FrameChannel:
-        given = message.attributes.get("credit")
-        credit = given if isinstance(given, int) and given > 0 else 0
-        channel = FrameChannel(peer, message.subject, credit, text=text)
-        channel.answers = True
-        channel.id = message.id
-        return channel
+        return tunnel_call(self, peer, message, deadline, text=text)
 
     async def admit(self, peer: PeerCore, message: Message, channel: FrameChannel) -> None:
         given = _read(message)
@@ -187,7 +179,11 @@ def _inherited(outer: PeerCore, handshake: Handshake) -> Admission:
     return Admission(replace(outer.admitted, expires_at=None), handshake)
 
 
-def tunnel_call(accepts: Any, peer: PeerCore, message: Message, deadline: float, channel: FrameChannel) -> TunnelCall:
+def tunnel_call(accepts: Any, peer: PeerCore, message: Message, deadline: float, *, text: bool) -> TunnelCall:
+    given = message.attributes.get("credit")
+    credit = given if isinstance(given, int) and given > 0 else 0
+    channel = FrameChannel(peer, message.subject, credit, text=text)
+    channel.answers, channel.id = True, message.id
     services, no_handler = peer.link.services, cast("Any", None)
     return TunnelCall(services, peer.inbound, peer, no_handler, message, deadline, _accepts=accepts, channel=channel)
 
