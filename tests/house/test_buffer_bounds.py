@@ -66,10 +66,10 @@ BOUNDS = {
     "4 MiB of patterns, and Cluster.remember": "protocols.nats.cluster.nodes._gone",
     "4 MiB of patterns; of one node 1,024, and 32 KiB": "protocols.nats.cluster.nodes._announced",
     "4,096 nodes": """
-        cluster.client_takeover.marked cluster.backbone._missing cluster.backbone.nodes_known cluster.client_handover.cut
-        cluster.client_takeover.cut protocols.nats.cluster.nodes._nodes
+        cluster.client_handover.marked cluster.backbone._missing cluster.backbone.nodes_known cluster.client_handover.cut
+        protocols.nats.cluster.nodes._nodes
     """,
-    "4,096 nodes, and within them Limits.peers": "cluster.client_takeover._coming",
+    "4,096 nodes, and within them Limits.peers": "cluster.client_handover._coming",
     "4,096 of a batch, Limits.outbox_bytes of a peer": "bindings.cloudevents_server.answers",
     "4,096 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node._samples",
     "4,096 sids": "protocols.nats.connection._leaving",
@@ -116,13 +116,13 @@ BOUNDS = {
     "Limits.handshakes: the gate of the listener": "bus.acceptor._waiting transports._stream.listen.silent",
     "Limits.outbox": "link.send_queue._shares link.send_queue.droppable rpc.reply.replies",
     "Limits.outbox and outbox_bytes": "link.send_queue._entries",
-    "Limits.outbox and outbox_bytes; charged": "cluster.client_takeover._waiting",
+    "Limits.outbox and outbox_bytes; charged": "cluster.client_handover._waiting",
     "Limits.payload: Intake.room; a client reads all before it asks again": "bindings.jrep_http.payloads._unread",
     "Limits.peers": """
         bus.acceptor.links link.multiplexer._expires link.multiplexer._offences link.multiplexer._pending
         link.multiplexer._unasked link.multiplexer.peers broker._broker.ends broker.registry.held
-        broker.registry.servers broker.registry._slow cluster.client_takeover._clients
-        cluster.client_takeover._names cluster.client_takeover._newcomers
+        broker.registry.servers broker.registry._slow cluster.client_handover._clients
+        cluster.client_handover._names cluster.client_handover._newcomers
         cluster.client_handover._parked cluster.client_handover._secrets
     """,
     "Limits.peers and handshakes: the gate of the listener; one that is silent ends": "bindings.jrep_http.server._sessions",
@@ -184,8 +184,8 @@ BOUNDS = {
     "one frame: its framer refuses more than Limits.message": "transports._stream.framing.parts",
     "one look at a store: its consumers": "cluster.durable.administration.again cluster.durable.administration.durables",
     "one message": "runtime.outgoing_hooks.headers",
-    "one of each node that is known": "cluster.client_takeover._splices",
-    "one of each node that is known, or joins within two seconds": "cluster.client_takeover.replies",
+    "one of each node that is known": "cluster.client_handover._splices",
+    "one of each node that is known, or joins within two seconds": "cluster.client_handover.replies",
     "one operation: a payload over Limits.message is not kept": "protocols.nats.operations._parts",
     "one payload of each request that is being answered: HIGH_WATER and one in all": "bindings.jrep_http.server._leaving",
     "one question a node of those that have something of this one": """

@@ -28,8 +28,7 @@ from ..protocols.nats.cluster.subjects import publication_pattern
 from ..protocols.nats.stored import ToReader
 from ..retry import Backoff
 from ..subjects import check_pattern, wire_pattern
-from .client_handover import ClientHandover
-from .client_takeover import ParkedPublications
+from .client_handover import ClientHandover, ParkedPublications
 from .durable.dead_letters import DeadLetters, LetterWriter
 from .durable.jetstream import JetStream, StoredPublishing
 from .durable.readers import StoreReaders, check_names
@@ -89,6 +88,7 @@ class Backbone(Extension):
 
     def __attrs_post_init__(self) -> None:
         self.resumption = ClientHandover(self._parts, self, self.options.handover)
+        self._parts.links.extensions.append(self.resumption)
 
     @property
     def peer(self) -> PeerCore | None:
@@ -175,7 +175,7 @@ class Backbone(Extension):
         return bool(self.options.stores) or any(spec.reading is not None for spec in self._parts.lookup.subscribers)
 
     def _left(self) -> None:
-        self.resumption.clear()
+        self.resumption.clear()  # while the bus still runs
         self.link = None
         self.nodes_known.clear()
         self._missing.clear()
@@ -260,30 +260,18 @@ class Backbone(Extension):
 
     # -- life of the bus ---------------------------------------------------------------------------------------------------
 
-    @property
-    def busy(self) -> bool:
-        return self.resumption.busy
-
     async def begin(self) -> None:
         await self._parts.pubsub.announcer.begin()
-
-    def last_turn(self) -> None:
-        self.resumption.park()
-
-    async def finish(self, until: float) -> None:
-        await self.resumption.handed_over(until)
 
     # -- clients of this node ----------------------------------------------------------------------------------------------
 
     def client_up(self, peer: PeerCore) -> None:
         if peer.identity_key is not None:
             self._parts.pubsub.announcer.add_behind(ToUser(peer.identity_key))
-        self.resumption.came(peer)
 
     def client_gone(self, peer: PeerCore) -> None:
         if peer.identity_key is not None:
             self._parts.pubsub.announcer.remove_behind(ToUser(peer.identity_key))
-        self.resumption.gone(peer)
 
     def _clients(self, to: ToUser | ToClient) -> list[PeerCore]:
         if isinstance(to, ToClient):
@@ -305,8 +293,7 @@ class Backbone(Extension):
         elif message.kind is Kind.PUBLISH:
             self._published(message, link.peer, to)
         elif isinstance(to, ToNode):
-            if not self.resumption.answer(message):
-                self.answer(message)
+            self.answer(message)
         else:
             self._asked(message, to, now)
 
@@ -424,30 +411,27 @@ class Backbone(Extension):
         return [one for node in bodies for one in found.get(node, ())], silent
 
     def answer(self, message: Message) -> None:
-        if message.kind is not Kind.REQUEST:
-            if message.kind is Kind.NOTIFY and message.subject == PASSES_ON:
-                self._parts.pubsub.publisher.join_net()
-            elif message.kind is Kind.OPEN:
-                self._parts.refuse(message, Code.UNIMPLEMENTED, "a node itself does not have streams", kind=Kind.END)
-            return
         try:
             body = message.body
         except BusError:
             body = None
-        subject = message.subject
-        if subject == "clients":
-            answer: Any = len(self._parts.clients)
-        elif subject == "present" and isinstance(body, (str, int)):
-            answer = [_row(peer) for peer in self._subscribed(body)]
-        elif subject == "peers" and isinstance(body, str):
-            answer = [_row(peer) for peer in self._parts.clients_of(body)]
-        elif subject == "metrics" and isinstance(body, str):
-            self._tell_metrics(message, body[:_NAME])
-            return
-        else:
-            self._parts.refuse(message, Code.UNIMPLEMENTED, f"a node of this version does not answer {subject!r}")
-            return
-        self._parts.answer(message, answer)
+        match message.kind, message.subject, body:
+            case Kind.REQUEST, "clients", _:
+                self._parts.answer(message, len(self._parts.clients))
+            case Kind.REQUEST, "present", str() | int() as pattern:
+                self._parts.answer(message, [_row(peer) for peer in self._subscribed(pattern)])
+            case Kind.REQUEST, "peers", str(key):
+                self._parts.answer(message, [_row(peer) for peer in self._parts.clients_of(key)])
+            case Kind.REQUEST, "metrics", str(name):
+                self._tell_metrics(message, name[:_NAME])
+            case Kind.NOTIFY, subject, _ if subject == PASSES_ON:
+                self._parts.pubsub.publisher.join_net()
+            case Kind.OPEN, _, _:
+                self._parts.refuse(message, Code.UNIMPLEMENTED, "a node itself does not have streams", kind=Kind.END)
+            case _:
+                if not self.resumption.answer(message, body) and message.kind is Kind.REQUEST:
+                    text = f"a node of this version does not answer {message.subject!r}"
+                    self._parts.refuse(message, Code.UNIMPLEMENTED, text)
 
     def _tell_metrics(self, message: Message, name: str) -> None:
         try:
