@@ -25,7 +25,7 @@ BOUNDS = {
     OURS: """
         bus.dialer._checked_headers bus.lifecycle._guests bus.lifecycle._holders bus.links.gates
         bus.links.of_lifespan bus.links.opened running._entrances bus.links.extensions cluster.durable.storage._readers
-        cluster.durable.storage._streams cluster.durable.storage._taken cluster.durable.storage.engines
+        cluster.durable.storage._taken cluster.durable.storage.engines
         runtime.executor._proven runtime.executor.middleware runtime.injection.makers
         runtime.injection.needs runtime.runtime._detached runtime.runtime.overriding
         runtime.services.outgoing runtime.services.overrides

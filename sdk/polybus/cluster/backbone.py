@@ -80,8 +80,7 @@ class Backbone(Extension):
     """Buses that were nodes before the engine went down and have not reconnected yet."""
     _down_since: float | None = field(default=None, init=False)
     _outages: int = field(default=0, init=False)
-    durable: StoreReaders | None = field(default=None, init=False)
-    """Readers of the stores. `None` while this bus is not in the cluster."""
+    _readers: StoreReaders | None = field(default=None, init=False)  # `None` while this bus is not in the cluster
     resumption: ClientHandover = field(init=False)
     _prepare_again: Callable[[], Awaitable[None]] | None = field(default=None, init=False)
     """Recreates stores that the engine has lost."""
@@ -146,29 +145,24 @@ class Backbone(Extension):
     async def _keeping(self, stack: AsyncExitStack, cluster: str) -> None:
         services, published = self._parts.services, publication_pattern(cluster)
         jetstream = JetStream(self, max(self.options.wait, _ANSWERED), domain=self.domain)
-        stores, publishing = Stores(jetstream), StoredPublishing(services, self, jetstream, f"{cluster}.p.")
+        stores, publishing = Stores(jetstream), StoredPublishing(services, jetstream, f"{cluster}.p.")
         wanted = {store: stream_members(store, cluster, published) for store in self.options.stores}
         for store, members in wanted.items():
             await stores.prepare(store, members)
             publishing.add(store)
         self._prepare_again = partial(stores.prepare_again, wanted, services)
         stack.callback(setattr, self, "_prepare_again", None)
-        storage = self._parts.links.storage
-        assert isinstance(storage, StoredReading)
-        if self.options.stores:
-            storage.stores = publishing
-            self._parts.keep(publishing.keeps)
-            stack.callback(setattr, storage, "stores", None)
-            stack.callback(self._parts.keep, None)
         letters = DeadLetters(cluster, LetterWriter(f"{cluster}.dead", publishing), stores)
-        readers = StoreReaders(services, published, jetstream, letters, self.choose)
+        readers = StoreReaders(services, published, publishing, letters)
         await readers.prepare(self._parts.lookup.subscribers)
-        self.durable = readers
-        storage.cluster = readers
-        storage.engines.insert(0, readers)
-        stack.callback(storage.engines.remove, readers)
-        stack.callback(setattr, storage, "cluster", None)
-        stack.callback(setattr, self, "durable", None)
+        storage, link = self._parts.links.storage, self.link
+        assert isinstance(storage, StoredReading) and link is not None
+        storage.engines[link] = self._readers = readers
+        stack.callback(setattr, self, "_readers", None)
+        stack.callback(storage.engines.pop, link)
+        if self.options.stores:
+            self._parts.keep(publishing.keeps)
+            stack.callback(self._parts.keep, None)
 
     @property
     def _keeps(self) -> bool:
@@ -191,8 +185,6 @@ class Backbone(Extension):
         self.link = link
         link.most_running, link.most_waiting = self.options.running, self.options.waiting
         self._parts.joined(link.peer, self._tell_who_passes_on)
-        if self.durable is not None:
-            self.durable.up()
         since, self._down_since = self._down_since, None
         if since is None:
             return
@@ -209,10 +201,6 @@ class Backbone(Extension):
         else:
             link.release()  # an outage may have interrupted `_settle`
 
-    def link_moved(self, link: Link) -> None:
-        if link.inner and self.durable is not None:
-            self.durable.up()
-
     async def _settle(self, link: Link, outages: int) -> None:
         with anyio.move_on_after(self.options.settle):
             await link.runtime.notifier.until(lambda: not self._missing or outages != self._outages)
@@ -224,8 +212,6 @@ class Backbone(Extension):
         if link is not self.link:
             return
         self._outages += 1
-        if self.durable is not None:
-            self.durable.down()
         link.runtime.notifier.signal()
         self._parts.parted()
         self._missing.update(node.facts.get("bus") for node in self.nodes_known.values())
@@ -285,12 +271,13 @@ class Backbone(Extension):
         if link is None or link.peer is None:
             return
         to: Any = message.peer
+        if isinstance(to, ToReader):
+            if self._readers is not None:
+                self._readers.receive(message, now)
+            return
         message.peer = link.peer.public
         self._parts.services.counters.received += 1
-        if isinstance(to, ToReader):
-            if self.durable is not None:
-                self.durable.receive(message, to)
-        elif message.kind is Kind.PUBLISH:
+        if message.kind is Kind.PUBLISH:
             self._published(message, link.peer, to)
         elif isinstance(to, ToNode):
             self.answer(message)

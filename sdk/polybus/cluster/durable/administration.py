@@ -69,7 +69,7 @@ class Administration(Letters):
             )
         services, name = parts.services, found[1]
         jetstream = JetStream(backbone, domain=backbone.domain)
-        publishing = StoredPublishing(services, backbone, jetstream, f"{name}.p.")
+        publishing = StoredPublishing(services, jetstream, f"{name}.p.")
 
         def written(subject: str | int) -> str:
             return f"{name}.p.{escape_subject(subject)}"

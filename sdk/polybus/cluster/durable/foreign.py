@@ -21,9 +21,8 @@ from .readers import StoreReaders
 
 if TYPE_CHECKING:
     from ... import Bus
-    from ...integrations import Link, PeerCore, Services
+    from ...integrations import Link, Services
     from ...message import Message
-    from ...plugins import NodeJoined, NodeLeft
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -123,53 +122,26 @@ def _streams_of(bus: Bus) -> tuple[JetStream, StoredPublishing]:
 
 def _streams(services: Services, link: EngineLink, adapter: Any) -> tuple[JetStream, StoredPublishing]:
     jetstream = JetStream(link, _PATIENCE, OF_OTHERS, adapter.domain)
-    return jetstream, StoredPublishing(services, link, jetstream, "", _EACH, _KNOWN)
+    return jetstream, StoredPublishing(services, jetstream, "", _EACH, _KNOWN)
 
 
-@define(eq=False)
-class ForeignStreams:
-    """The external streams that a link leads to. Implements `plugins.extensions.LinkReader` and `Keeper`."""
+def readers_behind(services: Services, link: Link) -> StoreReaders:
+    """Create the readers of the external streams that a link leads to."""
+    adapter: Any = link.adapter
+    jetstream, publishing = _streams(services, link, adapter)
+    letters: str = adapter.dead_letters
+    graveyard: Graveyard = NoLetters(jetstream)
+    if letters:
+        graveyard = ForeignLetters(jetstream, LetterWriter(letters, publishing))
 
-    _services: Services
-    _link: Link
-    readers: StoreReaders = field(init=False)
-    _publishing: StoredPublishing = field(init=False)
-    _letters: str = field(init=False)  # Subject prefix of the dead letters, or an empty string if letters are not stored
-
-    def __attrs_post_init__(self) -> None:
-        adapter: Any = self._link.adapter
-        jetstream, self._publishing = _streams(self._services, self._link, adapter)
-        self._letters = adapter.dead_letters
-        graveyard: Graveyard = NoLetters(jetstream)
-        if self._letters:
-            graveyard = ForeignLetters(jetstream, LetterWriter(self._letters, self._publishing))
-        self.readers = StoreReaders(self._services, self._published, jetstream, graveyard, self._engine)
-
-    def _published(self, pattern: str | int) -> str:
+    def published(pattern: str | int) -> str:
         """Convert a pattern to a wire subject. Raises an error if the pattern is not valid or matches its own dead letters."""
-        subject = local_pattern(pattern, self._services.limits.subject)
-        if self._letters and tokens_overlap(subject.split("."), [*self._letters.split("."), ">"]):
+        subject = local_pattern(pattern, services.limits.subject)
+        if letters and tokens_overlap(subject.split("."), [*letters.split("."), ">"]):
             raise LocalProtocolError(
-                f"stored publications of {subject!r} include dead_letters={self._letters!r}, so a failed dead letter would "
-                "cause another one: choose a prefix that the pattern does not match"
+                f"stored publications of {subject!r} include dead_letters={letters!r}, so a failed dead letter would cause "
+                "another one: choose a prefix that the pattern does not match"
             )
         return subject
 
-    def _engine(self) -> PeerCore:
-        peer: PeerCore | None = self._link.peer
-        assert peer is not None  # the link was up before
-        return peer
-
-    def named(self, node: str) -> None:
-        """Do nothing, because an external network has no nodes."""
-
-    def node_event(self, event: NodeJoined | NodeLeft) -> None: ...
-
-    def receive(self, message: Message, now: float) -> None:
-        to: Any = message.peer
-        message.peer = self._engine().public
-        self._services.counters.received += 1
-        self.readers.receive(message, to)
-
-    async def publish(self, message: Message, id: str | None, deadline: float) -> None:
-        await self._publishing.publish(message, id, deadline)
+    return StoreReaders(services, published, publishing, graveyard)

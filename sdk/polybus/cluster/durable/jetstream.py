@@ -21,7 +21,7 @@ from ...protocols.nats.cluster.subjects import escape_subject
 from ...protocols.nats.stored import ToEngine, ToStore, api_of
 
 if TYPE_CHECKING:
-    from ...integrations import Services
+    from ...integrations import PeerCore, Services
     from ...nodes import Store
 
 NANOSECONDS: Final = 1_000_000_000  # Nanoseconds per second. The engine's times are in nanoseconds.
@@ -59,8 +59,8 @@ class EngineLink(Protocol):
     """A link to the engine: a `backbone.Backbone` or, for an external network, an `integrations.Link`."""
 
     @property
-    def peer(self) -> Any:
-        """The engine's `PeerCore`, or `None` before the first connection."""
+    def peer(self) -> PeerCore | None:
+        """The engine, or `None` before the first connection."""
         ...
 
 
@@ -133,10 +133,13 @@ class JetStream:
         return api_of(self.domain)
 
     @property
+    def peer(self) -> PeerCore | None:
+        return self._link.peer
+
+    @property
     def version(self) -> str:
         """Server version, or an empty string if unknown."""
-        peer = self._link.peer
-        session: Any = None if peer is None else peer.link.session
+        session: Any = None if self.peer is None else self.peer.link.session
         return "" if session is None else str(session.server.version or "")
 
     @property
@@ -201,7 +204,7 @@ class JetStream:
             LocalProtocolError: If JetStream is not enabled.
             Disconnected, Forbidden, DeadlineExceeded: If the engine is down, rejects this user, or does not answer.
         """
-        peer = self._link.peer
+        peer = self.peer
         assert peer is not None  # there is a link, and the peer stays the same after a reconnect
         runtime = peer.link.runtime
         removes = ".DELETE." in word  # repeating it could fail, or remove a new object with that name
@@ -254,8 +257,7 @@ _OTHER: Final = (
 @define(eq=False)
 class StoredPublishing:
     _services: Services
-    _link: EngineLink
-    _jetstream: JetStream
+    jetstream: JetStream
     _prefix: str
     _each: float = math.inf  # Seconds until an unconfirmed publication is resent. Infinite if the session resends publications.
     _known: float = math.inf  # Seconds during which external streams remember an id
@@ -296,8 +298,8 @@ class StoredPublishing:
         """Publish a message only if a stream stores the subject. Returns False if nothing was published."""
         kept = False
         with anyio.move_on_after(deadline - self._services.running.time()), suppress(BusError):
-            for name in await self._jetstream.streams(self._written(message.subject)):
-                config = config_of(await self._jetstream.ask(f"STREAM.INFO.{name}"))
+            for name in await self.jetstream.streams(self._written(message.subject)):
+                config = config_of(await self.jetstream.ask(f"STREAM.INFO.{name}"))
                 kept = kept or not config.get("no_ack")
         if kept:
             await self.publish(message, None, deadline)
@@ -310,7 +312,8 @@ class StoredPublishing:
         """
         written = self._written(subject)
         with anyio.move_on_after(deadline - self._services.running.time()):
-            await self._link.peer.link.confirmed()
+            assert self.jetstream.peer is not None
+            await self.jetstream.peer.link.confirmed()
         with anyio.move_on_after(0):
             async for event in events:
                 if isinstance(event, DeadLettered) and (event.code, event.subject) == (Code.PERMISSION_DENIED, written):
@@ -327,7 +330,7 @@ class StoredPublishing:
         """
         with anyio.move_on_after(left):
             try:
-                return bool(await self._jetstream.streams(subject))
+                return bool(await self.jetstream.streams(subject))
             except BusError as error:
                 if type(error) is LocalProtocolError:
                     raise
@@ -336,7 +339,7 @@ class StoredPublishing:
     async def _other(self, subject: str, answer: dict[str, Any]) -> str | None:
         """Return the subject under which the same id is already stored. Returns None if the subject is the same or unknown."""
         with suppress(BusError):
-            found = await self._jetstream.ask(f"STREAM.MSG.GET.{answer.get('stream')}", {"seq": answer.get("seq")})
+            found = await self.jetstream.ask(f"STREAM.MSG.GET.{answer.get('stream')}", {"seq": answer.get("seq")})
             there = found.get("message")
             at = there.get("subject") if isinstance(there, dict) else None
             if isinstance(at, str) and at != subject:
@@ -377,12 +380,12 @@ class StoredPublishing:
         to = ToStore(id, at, only, block=block, until=began + known)
         last: BusError | None = None
         while (left := deadline - runtime.time()) > 0:
-            peer = self._link.peer
+            peer = self.jetstream.peer
             if peer is None or (may_be_stored and runtime.time() >= to.until):
                 break
             question = _asking_to_store(message, evolve(to, again=may_be_stored))
             try:
-                return read_answer(await peer.pass_on(question, min(left, self._each)), self._jetstream.advice)
+                return read_answer(await peer.pass_on(question, min(left, self._each)), self.jetstream.advice)
             except JetStreamError as error:
                 sent_before: ToStore = question.attributes["to"]  # the session may also have repeated it
                 last = self._refused(subject, error, sent_before.again)
@@ -401,7 +404,7 @@ class StoredPublishing:
                     last = nothing
                 not_kept = not_kept + 1 if kept is False else 0
                 if not_kept == _CERTAIN and not may_be_stored:
-                    raise LocalProtocolError(self._jetstream.advice.gone.format(subject)) from None
+                    raise LocalProtocolError(self.jetstream.advice.gone.format(subject)) from None
             except Disconnected as error:  # the link reconnects
                 if peer.gone:
                     raise
@@ -410,14 +413,14 @@ class StoredPublishing:
         if isinstance(last, LocalProtocolError) and not may_be_stored:
             raise last
         said = _UNKNOWN if may_be_stored else _NOT_TAKEN if isinstance(last, NoHandler) else _NOT_SENT
-        if (peer := self._link.peer) is not None and (absence := peer.link.absence()):
+        if (peer := self.jetstream.peer) is not None and (absence := peer.link.absence()):
             said = f"{said}; {absence}"
         raise DeadlineExceeded(subject, runtime.time() - began, "local", said) from last
 
     def _refused(self, subject: str | int, error: JetStreamError, may_be_stored: bool) -> BusError:
         is_not = "may be stored, as it was sent before without an answer; now" if may_be_stored else "is not stored:"
         said = f"{subject!r} {is_not} {error.text}"
-        return QueueFull(f"{said}; {self._jetstream.advice.full}") if error.full else LocalProtocolError(said)
+        return QueueFull(f"{said}; {self.jetstream.advice.full}") if error.full else LocalProtocolError(said)
 
 
 def _asking_to_store(message: Message, to: ToStore) -> Message:

@@ -15,15 +15,16 @@ from ...stats import DurableStats
 from .consumers import Consumer, DurableConsumer, ReplayConsumer
 from .dead_letters import count_few_letters
 from .delivery import GIVEN_BACK, Fate, HandlerTaker, SubscriptionTaker
-from .jetstream import JetStream, count_of
+from .jetstream import count_of
 from .reader import Pull, StoreReader, Taker, say
 from .storage import DurableSpec, ReplaySpec
 
 if TYPE_CHECKING:
     from ...integrations import IteratedQueue, PeerCore, Services, SubscriberSpec
     from ...message import Message
-    from ...protocols.nats.stored import ToReader
+    from ...plugins import NodeJoined, NodeLeft
     from .dead_letters import Graveyard
+    from .jetstream import JetStream, StoredPublishing
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -50,11 +51,12 @@ def _unavailable(stats: DurableStats) -> DurableStats:
 
 @define(eq=False)
 class StoreReaders:
+    """Reads stored publications from one engine. Implements `plugins.extensions.LinkReader` for an external network."""
+
     _services: Services
     _published: Callable[[str | int], str]  # Converts a pattern to a wire subject
-    _jetstream: JetStream
+    publishing: StoredPublishing
     _graveyard: Graveyard
-    _engine: Callable[[], PeerCore]
     _readers: dict[int, StoreReader] = field(factory=dict, init=False)
     _handlers: list[StoreReader] = field(factory=list, init=False)
     _durables: dict[int, DurableConsumer] = field(factory=dict, init=False)
@@ -65,6 +67,16 @@ class StoreReaders:
     _is_up: bool = field(default=True, init=False)
     _watched: anyio.Event | None = field(default=None, init=False)
     """Event that stops the task that requests progress. `None` if there is no such task."""
+
+    @property
+    def _jetstream(self) -> JetStream:
+        return self.publishing.jetstream
+
+    @property
+    def _engine(self) -> PeerCore:
+        engine = self._jetstream.peer
+        assert engine is not None  # there was a connection, and the peer stays the same after a reconnect
+        return engine
 
     @property
     def busy(self) -> bool:
@@ -91,7 +103,7 @@ class StoreReaders:
         if fate is not None:
             self._watch()
         self._of_subscriptions[subscription] = reader.number
-        reader.begin(self._engine())
+        reader.begin(self._engine)
 
     def unsubscribe(self, subscription: IteratedQueue) -> None:
         number = self._of_subscriptions.pop(subscription, None)
@@ -117,7 +129,7 @@ class StoreReaders:
 
     def begin(self) -> None:
         for reader in self._handlers:
-            reader.begin(self._engine())
+            reader.begin(self._engine)
         if self._handlers:
             self._watch()
 
@@ -168,7 +180,7 @@ class StoreReaders:
         self._is_up = True
         if not self._services.leaving:
             for reader in self._readers.values():
-                reader.up(self._engine())
+                reader.up(self._engine)
 
     def down(self) -> None:
         self._is_up, self.progress = False, tuple(map(_unavailable, self.progress))
@@ -188,8 +200,16 @@ class StoreReaders:
             reader.withdraw()
             reader.give_back()
 
-    def receive(self, message: Message, to: ToReader) -> None:
+    def named(self, node: str) -> None:
+        """Do nothing, because readers need no node name."""
+
+    def node_event(self, event: NodeJoined | NodeLeft) -> None: ...
+
+    def receive(self, message: Message, now: float) -> None:
         """Pass a stored publication to its reader, or give it back to the engine if the reader has closed."""
+        to: Any = message.peer
+        message.peer = self._engine.public
+        self._services.counters.received += 1
         reader = self._readers.get(to.reader)
         if to.status and to.ack:
             for one in self._readers.values():
@@ -197,4 +217,4 @@ class StoreReaders:
         elif reader is not None:
             reader.receive(message, to)
         elif to.ack:
-            say(self._engine(), to, GIVEN_BACK)
+            say(self._engine, to, GIVEN_BACK)

@@ -22,8 +22,6 @@ from ...subjects import matches
 if TYPE_CHECKING:
     from ...integrations import BusParts, Handler, IteratedQueue, Link, SubscriberSpec
     from ...stats import DurableStats
-    from .foreign import ForeignStreams
-    from .jetstream import StoredPublishing
     from .readers import StoreReaders
 
 RETRY: Final = Retry(attempts=5, backoff=Backoff(initial=1.0, maximum=60.0))
@@ -168,66 +166,63 @@ class StoredReading(Extension):
     """The engines from which a bus reads stored publications. Implements `plugins.extensions.Storage`."""
 
     _parts: BusParts
-    engines: list[StoreReaders] = field(factory=list, init=False)  # All engines. The cluster's engine comes first.
+    engines: dict[Link, StoreReaders] = field(factory=dict, init=False)
+    """Readers of the engine behind each link. The cluster's engine comes first."""
     expected: bool = field(default=False, init=False)  # True once the bus opens a link that may lead to streams
-    cluster: StoreReaders | None = field(default=None, init=False)
-    """Readers of the cluster's engine. `None` while the bus is not in the cluster."""
-    stores: StoredPublishing | None = field(default=None, init=False)
-    """Publisher to the cluster's stores. `None` if the cluster has no stores."""
-    _streams: dict[Link, ForeignStreams] = field(factory=dict, init=False)
     _taken: dict[Handler, Link] = field(factory=dict, init=False)  # Link that each durable handler reads from
     _readers: dict[IteratedQueue, StoreReaders] = field(factory=dict, init=False)
 
     @property
     def progress(self) -> tuple[DurableStats, ...]:
-        return tuple(one for engine in self.engines for one in engine.progress)
+        return tuple(one for engine in self.engines.values() for one in engine.progress)
 
     @property
     def busy(self) -> bool:
-        return any(engine.busy for engine in self.engines)
+        return any(engine.busy for engine in self.engines.values())
 
     async def begin(self) -> None:
-        for engine in self.engines:
+        for engine in self.engines.values():
             engine.begin()
 
     def withdraw(self) -> None:
-        for engine in self.engines:
+        for engine in self.engines.values():
             engine.withdraw()
 
     def give_back(self) -> None:
-        for engine in self.engines:
+        for engine in self.engines.values():
             engine.give_back()
 
     def clear(self) -> None:
         self.expected = False
         self.engines.clear()
-        self._streams.clear()
         self._taken.clear()
         self._readers.clear()
 
     def link_up(self, link: Link) -> None:
-        if (streams := self._streams.get(link)) is not None:
-            streams.readers.up()
+        if (engine := self.engines.get(link)) is not None:
+            engine.up()
 
     link_moved = link_up
 
     def link_down(self, link: Link) -> None:
-        if (streams := self._streams.get(link)) is not None:
-            streams.readers.down()
+        if (engine := self.engines.get(link)) is not None:
+            engine.down()
 
-    def _behind(self, link: Link) -> ForeignStreams:
-        """Return a link's streams. Raises `Unsupported` if there cannot be any, and `Disconnected` if the link has closed."""
-        streams = self._streams.get(link)
-        if streams is None:
+    def _behind(self, link: Link) -> StoreReaders:
+        """Return the readers of a link's streams.
+
+        Raises `Unsupported` if there cannot be any streams, and `Disconnected` if the link has closed.
+        """
+        engine = self.engines.get(link)
+        if engine is None:
             if not has_streams(link):
                 raise Unsupported(_NO_STREAMS.format(link.adapter.name))
             if link not in self._parts.links.opened:
                 raise link.disconnected(sent=False)
-            from .foreign import ForeignStreams  # takes 0.1 s, and few programs need it
+            from .foreign import readers_behind  # takes 0.1 s, and few programs need it
 
-            streams = self._streams[link] = link.reader = ForeignStreams(self._parts.services, link)
-            self.engines.append(streams.readers)
-        return streams
+            engine = self.engines[link] = link.reader = readers_behind(self._parts.services, link)
+        return engine
 
     def _chosen(self, subject: str | int) -> Link | None:
         """Choose the link to a NATS network for a subject, with the same rules as for requests."""
@@ -246,15 +241,15 @@ class StoredReading(Extension):
             return
         specs = [spec for spec in self._waiting if not link.serves or _serves(link, spec.handler.subject)]
         if specs:
-            streams = self._behind(link)
+            engine = self._behind(link)
             self._taken.update((spec.handler, link) for spec in specs)
             try:
-                await streams.readers.prepare(specs)
+                await engine.prepare(specs)
             except BaseException:
                 self._forget_handlers(link)
                 raise
             if self._parts.services.ready:
-                streams.readers.begin()
+                engine.begin()
         for spec in self._waiting:
             text = "%s: no link reads its durable publications yet: %s has serves=, which does not match %r"
             name = spec.handler.name
@@ -274,11 +269,10 @@ class StoredReading(Extension):
 
     def link_gone(self, link: Link, error: BusError | None) -> None:
         """Stop reading from a closed link. Subscriptions raise the `error`, if there is one."""
-        streams = self._streams.pop(link, None)
-        if streams is None:
+        engine = None if link.inner else self.engines.pop(link, None)
+        if engine is None:
             return
-        link.reader, engine = None, streams.readers
-        self.engines.remove(engine)
+        link.reader = None
         for subscription, other in list(self._readers.items()):
             if other is engine:
                 subscription.end(None if error is None else another(error))
@@ -291,8 +285,7 @@ class StoredReading(Extension):
 
     async def leave(self, link: Link, patience: float) -> None:
         """Stop pulling from a link that is closing. After `patience` seconds, give back what handlers have not finished."""
-        if (streams := self._streams.get(link)) is not None:
-            engine = streams.readers
+        if (engine := self.engines.get(link)) is not None:
             engine.withdraw()
             with anyio.move_on_after(patience):
                 await link.runtime.notifier.until(lambda: not engine.busy)
@@ -304,13 +297,13 @@ class StoredReading(Extension):
 
     def _engine(self, subscription: IteratedQueue) -> StoreReaders:
         if subscription.peer is not None:
-            return self._behind(subscription.peer.link).readers
-        if self.cluster is not None:
-            return self.cluster
+            return self._behind(subscription.peer.link)
+        if (cluster := self._parts.links.inner_peer) is not None and cluster.link in self.engines:
+            return self.engines[cluster.link]
         link = None if self._parts.links.mesh is not None else self._chosen(subscription.pattern)
         if link is None:
             raise LocalProtocolError(_NOTHING_STORED % (subscription.pattern,))
-        return self._behind(link).readers
+        return self._behind(link)
 
     def unsubscribe(self, subscription: IteratedQueue) -> None:
         engine = self._readers.pop(subscription, None)
@@ -318,14 +311,15 @@ class StoredReading(Extension):
             engine.unsubscribe(subscription)
 
     def keeper(self, subject: str | int, peers: Sequence[Any] | None, id: str | None, kept: bool) -> tuple[Keeper, Any]:
-        mesh = self._parts.links.mesh
-        if kept and peers is None and self.stores is not None and mesh is not None:
-            return self.stores, mesh.peer
+        links = self._parts.links
+        cluster = links.inner_peer
+        if kept and peers is None and cluster is not None and cluster.link in self.engines:
+            return self.engines[cluster.link].publishing, cluster
         if not kept and (peers is None or len(peers) == 1):
-            link = self._chosen(subject) if peers is None and mesh is None else None
+            link = self._chosen(subject) if peers is None and links.mesh is None else None
             peer = peers[0] if peers else None if link is None else link.peer
             if peer is not None:
-                return self._behind(peer.link), peer
+                return self._behind(peer.link).publishing, peer
         raise LocalProtocolError(
             f"publish({subject!r}, id={id!r}): id= is only for stores, which store each id once: "
             + ("leave out to=" if kept else "name the subject in Cluster(stores=[Store(...)])")
