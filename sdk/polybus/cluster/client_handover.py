@@ -399,7 +399,8 @@ class ClientTakeover:
             return
         del self._names[returning.name]
         while (message := returning.held.take()) is not None:
-            if returning.held in self._parts.pubsub.local.match(message.subject):  # the subscription may have been refused since
+            # The subscription may have been refused since.
+            if returning.held in self._parts.pubsub.local.match(message.subject):
                 self._send(returning.peer, message)
         self._parts.queue_for(returning.peer, None)
         self._parts.services.signal()
