@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import pytest
+from anyio.abc import SocketAttribute
 
 from polybus import Backoff, Broker, Bus, Identity, Kind, Limits, Message, Peer, connect
 from polybus._core.peer.peer_core import PeerCore
@@ -481,3 +482,27 @@ async def test_a_bus_that_comes_back_says_who_it_is_before_what_waited_for_the_c
             await eventually(lambda: at_b.has(1))
             await all_is_there(a, b)
             at_b.check(1)
+
+
+async def test_a_publication_is_numbered_until_the_server_has_said_that_it_passes_none_on() -> None:
+    bus = Bus()
+    bus.relay("other.>")  # it asks a server at once whether that passes on publications, too
+
+    async def stay(port: int) -> None:
+        async with bus.connect(f"ubre+tcp://127.0.0.1:{port}"):
+            await anyio.sleep_forever()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, bus, anyio.create_task_group() as group:
+        group.start_soon(stay, listener.extra(SocketAttribute.local_port))
+        async with await listener.listeners[0].accept() as stream:
+            server, ways = RawPeer(stream), list[Any]()
+            hello = await server.receive()
+            for number in range(2):
+                await bus.publish("news.x", number)
+                while "publish" not in (frame := await server.receive()):
+                    pass
+                ways.append(frame.get("headers"))
+                await server.send({"fail": hello["id"], "code": 12, "text": "no handler"})
+                await eventually(lambda: core_of(bus.peers[0]).passes_on is False)
+        assert [way and [*way] for way in ways] == [["polybus-via"], None]
+        group.cancel_scope.cancel()
