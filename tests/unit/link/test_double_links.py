@@ -18,6 +18,7 @@ from polybus._core.peer.peer_core import PeerCore
 from polybus._core.runtime.loop_prevention import BusIdentities
 from polybus.plugins import Closed, SessionOutput
 from polybus.plugins.extensions import core_of
+from polybus.testing import pair
 from tests.raw import RawPeer
 from tests.support import BOUND, eventually
 
@@ -506,3 +507,19 @@ async def test_a_publication_is_numbered_until_the_server_has_said_that_it_passe
                 await eventually(lambda: core_of(bus.peers[0]).passes_on is False)
         assert [way and [*way] for way in ways] == [["polybus-via"], None]
         group.cancel_scope.cancel()
+
+
+async def test_a_numbered_publication_does_not_overtake_an_earlier_one_that_waits_for_room() -> None:
+    far, near, heard = Bus(), Bus(limits=Limits(outbox=1)), list[Any]()
+    far.on("news.x")(partial(_note, heard))
+    async with pair(far, client=near), anyio.create_task_group() as group:
+        near._pubsub.publisher.join_net()  # as a bridge does
+        link = core_of(near.peers[0]).link
+        link.hold()
+        await near.publish("news.x", 0)
+        group.start_soon(near.publish, "news.x", 1)
+        await anyio.wait_all_tasks_blocked()
+        link.release()  # there is room, and the one that waits for it has not run yet
+        await near.publish("news.x", 2)
+        await eventually(lambda: [body for body, _ in heard] == [0, 1, 2])
+    assert far.stats().dropped == 0
