@@ -208,29 +208,18 @@ class TunnelCall(Call, eq=False, kw_only=True):
     def function(self) -> str:
         return "authorize or authenticate of a tunnel"
 
-    async def _run(self) -> None:
-        try:
-            if self.services.authorize is not None:
-                await self._authorized("tunnel")
-            assert self.peer is not None
-            await self._accepts.admit(self.peer, self.message, self.channel)
-        except Exception as error:
-            self._refused(error)
-        except BaseException as error:
-            if not (self.ended or self.services.executor.is_own_cancellation(error, self.scope)):
-                self._refused(error)
-            if self.ended or self.services.executor.must_propagate(error, self.scope):
-                raise
-        finally:
-            self.channel.on_end = None
-            self.end()
+    async def _execute(self, deadline: float | None) -> None:
+        assert self.peer is not None
+        await self._accepts.admit(self.peer, self.message, self.channel)
 
-    def _refused(self, error: BaseException) -> None:
+    def _refuse(self, error: BaseException) -> None:
         if self.channel.failed is None and not self.channel.accepted:
-            code, text, reason, detail = failure(error, self.services, self.message)
-            if isinstance(error, RequestError):
-                self.services.counters.refused += 1
-            self.channel.abort(code, text, reason, detail)
+            self.services.counters.refused += isinstance(error, RequestError)
+            self.channel.abort(*failure(error, self.services, self.message))
+
+    def end(self) -> None:
+        self.channel.on_end = None
+        super().end()
 
     def expire(self) -> None:
         """Clear the deadline, because it would close an open tunnel."""
