@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -18,10 +19,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
-
-
 class BusEvent(Struct, frozen=True, weakref=True, kw_only=True):
     """Base class of all events.
 
@@ -31,7 +28,7 @@ class BusEvent(Struct, frozen=True, weakref=True, kw_only=True):
     """
 
     peer: Peer | None = None
-    at: datetime.datetime = field(default_factory=_now)
+    at: datetime.datetime = field(default_factory=partial(datetime.datetime.now, datetime.UTC))
 
 
 class LinkUp(BusEvent, frozen=True, kw_only=True):

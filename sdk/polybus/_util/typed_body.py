@@ -350,17 +350,8 @@ def typed_body(message: Message, target: Any) -> Any:
     return convert(message.body, target)
 
 
-# Types that decoders produce, with nothing to convert.
-_PLAIN_TYPES: tuple[tuple[Any, type], ...] = (
-    (dict, dict),
-    (dict[str, Any], dict),
-    (list, list),
-    (list[Any], list),
-    (str, str),
-    (int, int),
-    (bool, bool),
-    (bytes, bytes),  # in protocols with binary bodies
-)
+_PLAIN_TYPES: Final = (dict, dict[str, Any], list, list[Any], str, int, bool, bytes)
+"""Types that decoders produce, with nothing to convert. Decoders of binary bodies produce bytes."""
 
 
 class Reader(Struct, frozen=True, eq=False):
@@ -380,9 +371,8 @@ def _make_reader(target: Any) -> Reader:
         return Reader(read, read)
     make = partial(msgspec.convert, type=target, str_keys=True)
     of_text = partial(msgspec.convert, type=target, strict=False)
-    for plain, kind in _PLAIN_TYPES:
-        if target == plain:
-            return Reader(make, of_text, kind)
+    if target in _PLAIN_TYPES:
+        return Reader(make, of_text, get_origin(target) or target)
     try:
         return Reader(make, of_text, None, msgspec.json.Decoder(target).decode)
     except TypeError:  # for example dictionary keys that JSON doesn't allow but other formats do

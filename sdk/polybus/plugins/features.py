@@ -86,9 +86,6 @@ class Fabric(Protocol):
         ...
 
 
-_NOTHING: Final[Mapping[str, str]] = {}
-
-
 def _nothing(*_: object) -> None:
     pass
 
@@ -268,7 +265,7 @@ class ProtocolFeatures(_Features, frozen=True, kw_only=True):
     """Support for fabrics such as Zenoh."""
     user_options: Callable[[str, str | None], Mapping[str, str]] | None = None
     """``user_options(user, password)`` converts a URL's user and password to options, for transports that cannot send them."""
-    files: Mapping[str, str] = _NOTHING
+    files: Mapping[str, str] = {}
     """Paths of files to read before each connection, such as rotated keys, with a description of each file. The bus reads them
     and calls `with_files`."""
     with_files: Callable[[Mapping[str, str]], ProtocolAdapter] | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 from attrs import field, frozen
 from msgspec import Struct
 
-from .._validation import shown
+from .._validation import check_type
 from ..errors import BusError, RemoteProtocolError
 from ..limits import Limits
 from ..secrets import shown_members
@@ -264,10 +264,7 @@ class Identity(Struct, frozen=True, weakref=True):
     expires_at: Any = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.key, str | None):
-            raise TypeError(
-                f"key={shown(self.key)} must be str, not {type(self.key).__name__}; for example Identity(key=str(user.id))"
-            )
+        check_type(self.key, str, "key", "Identity(key=str(user.id))")
 
     def ends(self, now: float) -> float | None:
         """Return the expiry time on the clock of `now`, or None if the identity doesn't expire."""

@@ -56,10 +56,10 @@ class BlockingItems(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        item: T = self._run(_next, self._items)
+        item = self._run(_next, self._items)
         if item is _END:
             raise StopIteration
-        return item
+        return self._given(item)
 
     def receive(self, timeout: float | None = None) -> T:
         """Wait for the next item and return it.
@@ -73,7 +73,9 @@ class BlockingItems(Generic[T]):
             BusError: As for iterating.
             TypeError, ValueError: If `timeout` is not a number of seconds.
         """
-        item: T = self._run(receive, self._items, timeout)
+        return self._given(self._run(receive, self._items, timeout))
+
+    def _given(self, item: T) -> T:
         return item
 
 
@@ -103,22 +105,11 @@ class BlockingSubscription(BlockingItems[Message[T]]):
 
     _items: Subscription[T]
 
-    def __init__(self, subscription: Subscription[T], run: Run) -> None:
-        super().__init__(subscription, run)
-
-    def __next__(self) -> Message[T]:
-        return self._for_threads(super().__next__())
-
-    def receive(self, timeout: float | None = None) -> Message[T]:
-        return self._for_threads(super().receive(timeout))
-
-    receive.__doc__ = BlockingItems.receive.__doc__
-
-    def _for_threads(self, message: Message[T]) -> Message[T]:
-        if (extras := message.extras) is not None and "delivery" in extras:
+    def _given(self, item: Message[T]) -> Message[T]:
+        if (extras := item.extras) is not None and "delivery" in extras:
             settlement = extras["delivery"]
             extras["delivery"] = BlockingSettlement(settlement, self._run)
-        return message
+        return item
 
     def __enter__(self) -> Self:
         self._run(self._items.__aenter__)
