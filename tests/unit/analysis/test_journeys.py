@@ -104,3 +104,12 @@ def test_any_journey_can_be_asked_for_by_id_subject_or_time(tmp_path: Path) -> N
         journeys(done.out, start_ns=2, end_ns=1)
     [found] = journeys(done.out, id="7")
     assert (found["why"], [hop["known_by"] for hop in found["hops"]], len(found["frames"])) == ("asked", [""], 2)
+
+
+def test_a_request_without_a_time_is_on_no_journey(tmp_path: Path) -> None:
+    day = Day()
+    for number in range(2):
+        day.ask(number, "door.open", GOOD)
+    day.rows[0]["ts_ns"] = None
+    day.analysed(tmp_path)
+    assert [found["correlation_id"] for found in journeys(tmp_path / "out")] == ["1"]

@@ -279,7 +279,7 @@ def follow_connections(engine: Engine, output: Output, sums: Sums, sessions: Row
     found = [known.get(tuple(row[name] for name in _LINK.names), row) for row in some]
     found = [old if old["n"] == row["n"] else row for old, row in zip(found, some, strict=True)]
     if new := [row for row in found if "messages" not in row]:
-        with _on_driver(engine) as here:
+        with on_driver(engine) as here:
             events = sums.near(here, output, "events", _joined((row["last_ns"], _BEFORE_NS) for row in new))
             wanted = here.hand(pa.Table.from_pylist([{name: row[name] for name in _LINK.names} for row in new], _LINK))
             messages = here.rows(here.sql(_LAST, events=events, wanted=wanted)).to_pylist()
@@ -292,7 +292,7 @@ def follow_connections(engine: Engine, output: Output, sums: Sums, sessions: Row
     return found
 
 
-def _on_driver(engine: Engine) -> AbstractContextManager[Engine]:
+def on_driver(engine: Engine) -> AbstractContextManager[Engine]:
     """Return the DuckDB engine, because a cluster would need ten jobs for a few rows."""
     return nullcontext(engine) if isinstance(engine, DuckEngine) else DuckEngine()
 
@@ -303,7 +303,7 @@ def told(engine: Engine, output: Output, sums: Sums) -> Rows:
     ahead = {0, *(sums.now.clocks or {}).values()}
     spans = _joined((row["request_time_ns"] + ns, 2 * _AROUND_NS) for row in chosen for ns in ahead | {-ns for ns in ahead})
     if sums.now.told[:1] != [chosen] or any(meets(span, spans) for span in sums.fresh):
-        with _on_driver(engine) as here:
+        with on_driver(engine) as here:
             sums.now.told = [chosen, _told(here, output, sums, chosen, spans) if chosen else []]
     return sums.now.told[1]
 
@@ -522,7 +522,7 @@ def journeys(
     ReadWindow(start_ns, end_ns).check()
     if subject is not None:
         check_pattern(subject, foreign=True)
-    output, names, wanted = Output.of(out), Names(), ["true"]
+    output, names, wanted = Output.of(out), Names(), ["at_ns is not null"]
     with DuckEngine() as engine:
         read = engine.read(output.storage, "exchanges", output.files("exchanges"), EXCHANGES)
         found = engine.sql("select *, 'new' as place from {read}", read=read)
