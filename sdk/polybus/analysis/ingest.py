@@ -1,21 +1,19 @@
 """The first stage of the pipeline, which decodes ranges of a capture to events and quarantine in Parquet files.
 
-Larger captures are decoded by one ``python -m polybus.analysis.ingest`` process per core. The first input line of a process is
-the job. Each further line is a range, which the process answers with a line of JSON, until its input ends.
+Larger captures are decoded by one ``python -m polybus.analysis.ingest`` process per core. The input of a process is a job with
+its share of the ranges. The process answers each range with a line of JSON, and ends if these lines are no longer read.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
-from threading import Event, Lock
-from typing import IO, Any, Final
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from typing import Any, Final
 
 import attrs
 import msgspec
@@ -26,7 +24,7 @@ from polybus.capture.errors import CaptureError
 
 from ..capture.store.compute import pc
 from .clocks import Holes, Watermarks
-from .ranges import Range, RangeReader, ReadPosition, ReadWindow
+from .ranges import Range, RangeReader, ReadWindow
 from .storage import BY_DATE, PartitionWriter, TableStorage
 
 SAMPLES: Final = 100
@@ -109,88 +107,77 @@ def take(capture: str, storage: TableStorage, staging: str, piece: Range, window
     return done
 
 
+_NAME: Final = "polybus.analysis.ingest"
+
+
+class _Job(msgspec.Struct):
+    """The ranges that a process decodes, each with its number."""
+
+    capture: str
+    out: str
+    staging: str
+    window: ReadWindow
+    ranges: list[tuple[int, Range]]
+
+    def answers(self) -> Iterator[_Answer]:
+        storage = TableStorage(self.out)
+        for number, piece in self.ranges:
+            yield _Answer(number, take(self.capture, storage, f"{self.staging}/{number:06d}", piece, self.window))
+
+
+class _Answer(msgspec.Struct):
+    number: int
+    done: IngestResult | None = None
+    failed: str = ""
+    system: bool = False
+    """True for an error of the system."""
+
+
 def take_all(
     capture: str, out: str, staging: str, ranges: Sequence[Range], window: ReadWindow, count: int
 ) -> list[IngestResult]:
     """Decode ranges into the staging folder, using `count` processes. Raises `CaptureError` if a process dies."""
+    numbered = list(enumerate(ranges))
+    jobs = [_Job(capture, out, staging, window, numbered[first::count]) for first in range(count)]
     if count < 2:
-        storage = TableStorage(out)
-        return [take(capture, storage, f"{staging}/{number:06d}", piece, window) for number, piece in enumerate(ranges)]
-    waiting = iter(range(len(ranges)))
-    over, lock = Event(), Lock()
-    job = {"capture": capture, "out": out, "staging": staging, "window": attrs.asdict(window)}
-
-    def following() -> int | None:
-        with lock:
-            return None if over.is_set() else next(waiting, None)
-
-    def work() -> dict[int, IngestResult]:
-        done = dict[int, IngestResult]()
-        with _process() as (ask, answers):
-            _send(ask, job)
-            while (number := following()) is not None:
-                _send(ask, {"number": number, **attrs.asdict(ranges[number])})
-                done[number] = _result(answers.readline())
-        return done
-
-    with ThreadPoolExecutor(count) as pool:
-        parts = [pool.submit(work) for _ in range(count)]
-        try:
-            wait(parts, return_when=FIRST_EXCEPTION)
-        finally:
-            over.set()  # after an error or Ctrl-C, each stops after its current range
-        found = dict(pair for part in parts for pair in part.result().items())
-    return [found[number] for number in range(len(ranges))]
+        answers = [answer for job in jobs for answer in job.answers()]
+    else:
+        with ExitStack() as stack:
+            pool, parts = stack.enter_context(ThreadPoolExecutor(count)), list[Future[list[_Answer]]]()
+            for job in jobs:
+                process = subprocess.Popen([sys.executable, "-m", _NAME], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                stack.callback(process.kill)  # after an error or Ctrl-C, before the pool waits for its threads
+                parts.append(pool.submit(_asked, process, job))
+            answers = [answer for part in as_completed(parts) for answer in part.result()]
+    return [answer.done for answer in sorted(answers, key=lambda answer: answer.number) if answer.done is not None]
 
 
-@contextmanager
-def _process() -> Iterator[tuple[IO[str], IO[str]]]:
-    command = [sys.executable, "-m", "polybus.analysis.ingest"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            yield process.stdin, process.stdout
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            with suppress(BrokenPipeError):  # input that it no longer reads
-                process.stdin.close()
-
-
-def _send(ask: IO[str], line: dict[str, Any]) -> None:
-    with suppress(BrokenPipeError):  # it has ended, so there is no answer either
-        print(json.dumps(line), file=ask, flush=True)
-
-
-def _result(line: str) -> IngestResult:
-    if not line:
+def _asked(process: subprocess.Popen[bytes], job: _Job) -> list[_Answer]:
+    *lines, _ = process.communicate(msgspec.json.encode(job))[0].split(b"\n")
+    answers = [msgspec.json.decode(line, type=_Answer) for line in lines]
+    for answer in answers:
+        if answer.done is None:
+            raise (OSError if answer.system else CaptureError)(answer.failed)
+    if len(answers) < len(job.ranges):
         raise CaptureError("a decoding process ended early, perhaps because of too little memory: run again")
-    given = json.loads(line)
-    if "failed" in given:
-        raise (OSError if given["system"] else CaptureError)(given["failed"])
-    return msgspec.convert(given, IngestResult)
+    return answers
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
-    job = json.loads(sys.stdin.readline() or "null")
-    if job is None:
-        return
-    storage, window = TableStorage(job["out"]), ReadWindow(**job["window"])
-    for line in sys.stdin:
-        given = json.loads(line)
-        piece = Range(ReadPosition(**given["start"]), given["stop"])
-        try:
-            staging = f"{job['staging']}/{given['number']:06d}"
-            answer = msgspec.to_builtins(take(job["capture"], storage, staging, piece, window))
-        except (CaptureError, OSError) as error:
-            answer = {"failed": str(error), "system": isinstance(error, OSError)}
-        try:
-            print(json.dumps(answer), flush=True)
-        except BrokenPipeError:  # the parent was killed
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python reports it again at exit
-            return
+    job = msgspec.json.decode(sys.stdin.buffer.read() or b"null", type=_Job | None)
+    try:
+        for answer in job.answers() if job is not None else ():
+            _say(answer)
+    except BrokenPipeError:  # the parent was killed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python reports it again at exit
+    except (CaptureError, OSError) as error:
+        _say(_Answer(-1, failed=str(error), system=isinstance(error, OSError)))
+
+
+def _say(answer: _Answer) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import attrs
 import msgspec
@@ -73,13 +74,18 @@ def test_a_folder_that_takes_no_files_is_an_error_of_the_system(capture: Path, t
 
 def test_a_process_whose_asker_was_killed_ends_without_a_word(capture: Path, tmp_path: Path) -> None:
     first = plan(Capture(capture), ReadPosition())[0]
-    job = {"capture": str(capture), "out": str(tmp_path), "staging": "staging", "window": attrs.asdict(ReadWindow())}
-    lines = (job, {"number": 0, **attrs.asdict(first)})
+    job: dict[str, Any] = {
+        "capture": str(capture),
+        "out": str(tmp_path),
+        "staging": "staging",
+        "window": attrs.asdict(ReadWindow()),
+    }
+    job["ranges"] = [(0, attrs.asdict(first))] * 2
     command = [sys.executable, "-m", "polybus.analysis.ingest"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.close()  # as the end of its reader does
-        _, said = process.communicate("".join(f"{json.dumps(line)}\n" for line in lines), timeout=60)
+        _, said = process.communicate(json.dumps(job), timeout=60)
     assert (process.returncode, said) == (0, "")
 
 

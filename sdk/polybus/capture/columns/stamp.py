@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Self
 
+import msgspec
 import pyarrow as pa
 import pyarrow.fs as pafs
 from attrs import frozen
@@ -86,13 +86,10 @@ class ColumnStamp:
     def from_json(cls, text: bytes) -> Self | None:
         """Parse a stamp. Returns `None` for another format or other text."""
         try:
-            given = json.loads(text)
-            if given["format"] != FORMAT:
-                return None
-            groups = [BatchGroup(**group) for group in given["groups"]]
-            return cls(SegmentIdentity(**given["segment"]), given["decoders"], given["token"], groups)
-        except (ValueError, KeyError, TypeError):
+            stamp = msgspec.json.decode(text, type=cls)
+        except (ValueError, RecursionError):
             return None
+        return stamp if stamp.format == FORMAT else None
 
     def row_groups(self, table: str, groups: Sequence[BatchGroup]) -> list[int]:
         """Return the numbers of the row groups that contain a table's rows of these groups."""

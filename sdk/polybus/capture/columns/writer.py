@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -10,9 +9,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from attrs import asdict, define, field
+from attrs import define, field
 
 from ..decoding import decoded
 from ..errors import CaptureError
@@ -231,7 +231,7 @@ class _Files:
         stamp = ColumnStamp(identity, {name: decoder_version(name) for name in sorted(self._protocols)}, self._token, groups)
         size: int = 0
         for table, writer in self._writers.items():
-            writer.add_key_value_metadata({KEY: json.dumps(asdict(stamp), separators=(",", ":"))})
+            writer.add_key_value_metadata({KEY: msgspec.json.encode(stamp)})
             writer.close()
             file = self._files[table]
             file.flush()
