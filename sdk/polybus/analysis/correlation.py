@@ -2,7 +2,7 @@
 
 An answer belongs to the newest earlier request with the same key, which consists of connection, client behind a broker,
 direction and correlation id (the decoder adds CSB's action to its 16-bit ids). Each row of the working table is a *turn*:
-either a message, or the state that an earlier run has stored about an open exchange or about an orphan whose id may return. The
+either a message, or what an earlier run has stored about an open exchange, or about an orphan if its id may return. The
 turns of an exchange are folded into one turn with the same columns, so that the next run continues where this run stops.
 
 A cancel or stream item is a *note*. It belongs to the request before it, and does not affect the matching of answers. The
@@ -57,7 +57,7 @@ OPEN: Final = "open"
 LOST: Final = "orphan"
 """An orphan that does not affect later messages."""
 REMEMBERED: Final = "orphan-kept"
-"""An orphan whose id counts as reused if the next request has the same id."""
+"""An orphan. If the next request has the same id, the id counts as reused."""
 ENDED: Final = "end-kept"
 """The end of a stream that began before the recording. It is not an orphan, but its id counts as reused."""
 ORPHANS: Final = (LOST, REMEMBERED)

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -57,7 +57,7 @@ class Engine(Protocol):
 
 _CONFIG: Final[dict[str, Any]] = {"autoinstall_known_extensions": False, "TimeZone": "UTC"}
 MUCH: Final = 16 << 20
-"""Size of segments in bytes from which it is worth starting processes. Decoding this much takes about two seconds."""
+"""From this size of segments in bytes on, processes are started. Decoding this much takes about two seconds."""
 BATCH: Final = 50_000
 _AS_SPARK: Final = (
     "create macro div(whole, part) as whole // part",
@@ -153,6 +153,11 @@ class DuckEngine(Engine):
         return f"table_{next(self._numbers)}"
 
 
+def on_driver(engine: Engine) -> AbstractContextManager[Engine]:
+    """Return the DuckDB engine, because a cluster would need ten jobs for a few rows."""
+    return nullcontext(engine) if isinstance(engine, DuckEngine) else DuckEngine()
+
+
 def open_tables(out: AnyPath) -> duckdb.DuckDBPyConnection:
     """Return a DuckDB connection with the result tables: ``events``, ``exchanges``, ``orphans`` and ``quarantine``.
 
@@ -211,7 +216,7 @@ def recordings(capture: Capture) -> list[frozenset[int]]:
 def exchanges(
     capture: Capture, window: ReadWindow, timeout: float, segments: Collection[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the exchanges of all or some `recordings` whose requests are in a window."""
+    """Yield the exchanges of all or some `recordings`, if their requests are in a window."""
     timeouts = MatchTimeouts(timeout)
     asked_before = LAST_NS if window.end_ns is None else window.end_ns
     if window.end_ns is not None:  # an answer, or the id again, may come later

@@ -216,7 +216,7 @@ class PipelineStep:
         return moved
 
     def _fold(self, staging: str, events: Any, before: str | None, clocks: pa.Table) -> str:
-        """Fold new turns and those of the last run. Returns the results folder, which is partitioned by part."""
+        """Fold the turns of this run and of the last one. Returns the results folder, which is partitioned by part."""
         self._progress("correlate")
         turns = [correlation.turns_of(self._engine, events, self._timeouts)]
         if before is not None:

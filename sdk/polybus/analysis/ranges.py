@@ -85,7 +85,7 @@ def reach(capture: Capture, start: ReadPosition, rows: int | None = None, *, ove
     """Return the position after about `rows` rows and at least one batch, by default after everything readable.
 
     The incomplete batch of a segment that is being written is excluded, and so are later segments, because several recorders
-    may share a folder. Set `over` when recording has finished, to skip segments whose writer is unknown.
+    may share a folder. Set `over` when recording has finished, to skip segments if their writer is unknown.
     """
     place, seen = start, 0
     everything = capture.segments()

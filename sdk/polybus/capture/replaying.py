@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
@@ -110,7 +111,7 @@ async def replay(
         url: URL of the server. Its protocol may differ from the recorded one.
         speed: Speed relative to the recording. 2 is twice as fast, and `math.inf` waits only for answers.
         selection: The part of the recording to replay.
-        record: Folder in which to record the replay. The new capture contains the name of its source.
+        record: Folder for a recording of the replay. The new capture contains the name of its source.
         dry_run: Count the messages without opening a connection.
         options: Options for `polybus.connect`.
 
@@ -205,7 +206,7 @@ class _Player:
         self._clients: dict[str, dict[str, _Client | None]] = {}
         """Maps a connection and the client behind it to a new client, or to `None` if the server has rejected it."""
         self._leaving: list[_Client] = []
-        """Clients whose recorded connection has ended, but which still wait for answers."""
+        """Clients that still wait for answers after the end of their recorded connection."""
         self._asked = 0
         self._first: float | None = None
         """Time of the first message in ns since 1970. `_began` is the time of its replay on the event loop's clock."""
@@ -451,29 +452,24 @@ def _rows(
 
 
 def _in_order(capture: Capture, skipped: Counter[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of all recordings with their time in ns. A recording is opened when its first row is due."""
+    """Yield the rows of all recordings with their time in ns."""
     recordings: dict[str, list[Segment]] = {}
     for segment in capture.segments():
         name = capture.reader(segment).schema_metadata().get("capture_id", "")
         recordings.setdefault(name, []).append(segment)
-    waiting = []
-    for number, segments in enumerate(recordings.values()):
-        if (first := next(_rows(capture, segments, Counter(), ["ts_ns", "mono_ns", "flags"]), None)) is not None:
-            waiting.append((first["ts_ns"], number, first["ts_ns"] - first["mono_ns"], _rows(capture, segments, skipped)))
-    waiting.sort(reverse=True, key=lambda found: found[:2])
-    there: list[tuple[int, int, int, dict[str, Any], Iterator[dict[str, Any]]]] = []
-
-    def enter(number: int, ahead: int, rows: Iterator[dict[str, Any]]) -> None:
-        if (row := next(rows, None)) is not None:
-            heapq.heappush(there, (row["mono_ns"] + ahead, number, ahead, row, rows))
-
-    while waiting or there:
-        while waiting and (not there or waiting[-1][0] <= there[0][0]):
-            enter(*waiting.pop()[1:])
-        if there:
-            at, number, ahead, row, rows = heapq.heappop(there)
+    timed = (_timed(capture, segments, skipped) for segments in recordings.values())
+    for at, row in heapq.merge(*timed, key=itemgetter(0)):
+        if row is not None:
             yield at, row
-            enter(number, ahead, rows)
+
+
+def _timed(capture: Capture, segments: Sequence[Segment], skipped: Counter[str]) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Yield the time of the first row alone, so that a recording is opened when that row is due, then each row and its time."""
+    first = next(_rows(capture, segments, Counter(), ["ts_ns", "mono_ns", "flags"]), None)
+    if first is not None:
+        yield first["ts_ns"], None
+        ahead = first["ts_ns"] - first["mono_ns"]
+        yield from ((row["mono_ns"] + ahead, row) for row in _rows(capture, segments, skipped))
 
 
 def _from_client(row: dict[str, Any], options: str) -> bool:

@@ -1,6 +1,6 @@
 """Schemas of captures and their tables, for the recorder, the decoder, Spark and the documentation.
 
-Times whose name ends in ``_ns`` are nanoseconds, either on the wall clock since 1970 UTC (``ts_ns``, ``time_ns``) or on a
+Columns named ``..._ns`` contain nanoseconds, either on the wall clock since 1970 UTC (``ts_ns``, ``time_ns``) or on a
 monotonic clock with an arbitrary start (``mono_ns``, ``latency_ns``). The ``doc`` metadata of each field explains the column.
 """
 

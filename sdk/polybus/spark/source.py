@@ -154,7 +154,7 @@ _PLAIN: Final = (str, int, float, bytes)
 
 
 def conditions(filters: Iterable[ds.Filter]) -> Any:
-    """Combine the filters that Arrow can apply. Returns `None` if there are none."""
+    """Combine the filters that Arrow can apply. Returns `None` if Arrow can apply no filter."""
     return together(map(_condition, filters))
 
 

@@ -13,7 +13,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
@@ -28,7 +28,7 @@ from polybus.capture.store.filesystems import AnyPath
 from polybus.subjects import check_pattern
 
 from ..clocks import LAST_NS
-from ..engine import DuckEngine, Engine
+from ..engine import DuckEngine, Engine, on_driver
 from ..ranges import ReadWindow
 from ..results import Output
 from .listed import for_journeys
@@ -269,11 +269,11 @@ _LAST: Final = f"""
 _LINK: Final = pa.schema([EVENTS.field(name) for name in ("capture_id", "conn_id")])
 _ENDED: Final = ("protocol", "peer", "who", "closed", "n", "last_ns")
 _BEFORE_NS: Final = 30_000_000_000
-"""Time before the end of a connection in which to look for its last messages."""
+"""The last messages of a connection are searched in this time before its end."""
 
 
 def follow_connections(engine: Engine, output: Output, sums: Sums, sessions: Rows) -> Rows:
-    """Return some connections with their last messages, in the order in which the connections were lost."""
+    """Return the first connections of `sessions`, with their last messages."""
     some = [{name: row[name] for name in (*_LINK.names, *_ENDED)} for row in sessions[:_FOLLOWED] if row["last_ns"] is not None]
     known = {tuple(row[name] for name in _LINK.names): row for row in sums.now.followed}
     found = [known.get(tuple(row[name] for name in _LINK.names), row) for row in some]
@@ -290,11 +290,6 @@ def follow_connections(engine: Engine, output: Output, sums: Sums, sessions: Row
             row["messages"] = [one for one in messages if all(one[name] == row[name] for name in _LINK.names)]
     sums.now.followed = found
     return found
-
-
-def on_driver(engine: Engine) -> AbstractContextManager[Engine]:
-    """Return the DuckDB engine, because a cluster would need ten jobs for a few rows."""
-    return nullcontext(engine) if isinstance(engine, DuckEngine) else DuckEngine()
 
 
 def told(engine: Engine, output: Output, sums: Sums) -> Rows:

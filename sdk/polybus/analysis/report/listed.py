@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from .tables import ALIKE, DEFECTS, ROWS, SAMPLES
@@ -26,15 +26,6 @@ def in_order(row: Mapping[str, Any], names: Sequence[str] = _BY_TIME) -> tuple[A
 def _by_latency(row: Row) -> tuple[Any, ...]:
     """Sort key that puts exchanges without an answer first, then the slowest."""
     return row["latency_ns"] is not None, -(row["latency_ns"] or 0), *in_order(row)
-
-
-def kinds_to_list(kinds: Rows) -> Iterator[tuple[Row, int]]:
-    """Yield the kinds that have exchanges to list and the number of each, using the slowest ``value`` of each kind."""
-    least = sorted(row["value"] or 0 for row in kinds)[-SAMPLES:][:1]
-    for place, row in enumerate(sorted(kinds, key=lambda row: (row["outcome"] == "ok", *in_order(row, KIND_OF)))):
-        slow = (row["value"] or 0) >= least[0]
-        if slow or place < ROWS:
-            yield row, SAMPLES if slow else ALIKE
 
 
 def kept(rows: Iterable[Row]) -> Rows:

@@ -15,10 +15,10 @@ from polybus.capture.schema import OUTCOMES
 
 from ...capture.store.compute import pc
 from ..clocks import LAST_NS
-from ..engine import Engine
+from ..engine import Engine, on_driver
 from ..ingest import RunCounts
 from ..results import Output
-from .journeys import follow_connections, on_driver, told
+from .journeys import follow_connections, told
 from .listed import KIND_OF, in_order, listed, slowest, unanswered
 from .names import Names, is_for
 from .sums import STORE_NUMBERS, Sums, as_parquet
@@ -61,7 +61,7 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
 def _most(table: str, keys: str, numbers: str = "sum(n) as n", where: str = "true") -> str:
     """Return the SQL for the sums of a table by some keys, largest first."""
     groups = f"select {keys}, {numbers} from {{{table}}} where {where} group by all"
-    return f"{groups} order by n desc, {keys} limit {MANY}"
+    return f"{groups} order by n desc, {keys} limit {{most}}"
 
 
 def _by_latency(table: str, keys: str, summed: Mapping[str, str], where: str = "true") -> str:
@@ -105,7 +105,7 @@ def _by_subject(kind: str) -> str:
         select *, cast(latency as double) / nullif(answered, 0) as mean_ns,
             cast(way as double) / nullif(ways, 0) as way_ns
         from ({_by_latency("exchanges", "protocol, subject", _OF_SUBJECT, f"kind = '{kind}'")}) as summed
-        order by n desc, protocol, subject limit {MANY}
+        order by n desc, protocol, subject limit {{most}}
     """
 
 
@@ -119,7 +119,7 @@ def _asks(*by: str) -> str:
             select *, if((select count(distinct coalesce(capture_id, '')) from {{asks}}) = 1, 'here',
                 right(coalesce(capture_id, ''), 8)) as here
             from ({_by_latency("asks", keys, {"n": "n", "not_ok": "not_ok"})}) as summed
-            order by n desc, {keys} limit {MANY}
+            order by n desc, {keys} limit {{most}}
         ) as most
         order by n desc, asker, answerer, {keys}
     """
@@ -194,7 +194,7 @@ _QUERIES: Final = {
     """,
     "clocks": f"""
         select capture_id, sum(n) as n, coalesce({_apart("least_ns", "most_ns")}, 0) as stepped_ns, 0 as ahead_ns
-        from {{links}} group by all order by n desc, capture_id limit {MANY}
+        from {{links}} group by all order by n desc, capture_id limit {{most}}
     """,
     "peers": _most("links", "peer, protocol, direction", _SIZES),
     "quarantine": _most("quarantine", "protocol, reason"),
@@ -230,7 +230,7 @@ def _tables(engine: Engine, sums: Sums, names: Names) -> tuple[dict[str, Rows], 
     found: dict[str, Rows] = {}
     for name, text in _QUERIES.items():
         schema = METRICS[name][1]
-        found[name] = engine.rows(engine.sql(text, **parts)).select(schema.names).cast(schema).to_pylist()
+        found[name] = engine.rows(engine.sql(text, **parts, most=str(MANY))).select(schema.names).cast(schema).to_pylist()
     sessions = found["sessions"]
     sessions.sort(key=lambda row: (not broke_off(row), -row["n"], *in_order(row, ("capture_id", "conn_id", "protocol"))))
     heard = pc.unique(sums.shown["subjects"].filter(pc.equal(sums.shown["subjects"]["topic"], "subscribe"))["subject"])

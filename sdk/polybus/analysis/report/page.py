@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import attrs
 import jinja2
+import pyarrow as pa
 
 from ...plugins.tools import in_one_line, shown_duration
 from ..ingest import SAMPLES
 from . import plots, verdict
-from .tables import FEW, MANY, broke_off
+from .tables import FEW, MANY, METRICS, broke_off
 from .words import moment, shortened
 
 Row = dict[str, Any]
@@ -24,13 +25,9 @@ _HERE: Final = __name__.rpartition(".")[0]
 SHOWN: Final = 25
 _LONGEST: Final = 200
 """Maximum characters of a text in a table, and of a name in a query."""
-_NUMBERS: Final = frozenset(
-    (
-        "n nbytes answered code seq size segment offset batch frames n_before failed failed_before lost lost_before late "
-        "late_before request_seq kept duplicates refused unanswered sent_again publications redelivered most_attempts handled "
-        "again ended unsettled items ok error cancelled not_ok"
-    ).split()
-)
+_NUMBERS: Final = {field.name for _, schema in METRICS.values() for field in schema if pa.types.is_integer(field.type)} | {
+    *("segment", "batch", "frames"),
+}
 _HEADINGS: Final = {
     "n": "count",
     "nbytes": "bytes",

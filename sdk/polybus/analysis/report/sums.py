@@ -1,4 +1,4 @@
-"""Sums, from which the metrics are computed. A run reads new rows once and adds them to the sums of earlier runs.
+"""Sums for the metrics. A run reads new rows once and adds them to the sums of earlier runs.
 
 Spark and DuckDB run the same SQL. All sums are integers, so that the result does not depend on the number of runs. Latencies
 are counted in classes that are less than 1 % wide.
@@ -27,12 +27,12 @@ from polybus.capture.schema import EXCHANGES, QUARANTINE
 
 from ...capture.store.compute import pc
 from ..clocks import LAST_NS
-from ..engine import Engine
+from ..engine import Engine, on_driver
 from ..results import TABLES, Output
 from ..storage import TableStorage
-from .listed import KIND_OF, kept, kinds_to_list
+from .listed import KIND_OF, kept
 from .names import Names, by_name
-from .tables import METRICS, SAMPLES
+from .tables import ALIKE, METRICS, ROWS, SAMPLES
 from .views import CROWDED_NS, DRAWN, FAR_NS, SLACK_NS, TIES, USERS, clocks_of, lost, told_apart
 
 DIGITS: Final = 3
@@ -200,13 +200,28 @@ _EXCHANGES: Final = _summed(
     },
     "settled, ",
 )
-_WANTED: Final = pa.schema(
-    zip(
-        (*(f"of_{name}" for name in KIND), "most", "least_ns"),
-        (_TRUTH, _TEXT, _TEXT, _TEXT, _SHORT, _WHOLE, _WHOLE),
-        strict=True,
+_KINDS: Final = ", ".join(KIND)
+_WANTED: Final = f"""
+    with kinds as (
+        select {_KINDS}, max(coalesce(value, 0)) as longest from {{summed}} where settled is not null group by all
+    ), chosen as (
+        select *, rank() over (partition by settled order by longest desc) as slow,
+            row_number() over (partition by settled order by outcome = 'ok', {", ".join(KIND_OF)}) as place
+        from kinds
     )
-)
+    select {", ".join(f"{name} as of_{name}" for name in KIND)}, most, min(class) as least_ns from (
+        select chosen.*, class, if(slow <= {SAMPLES}, {SAMPLES}, {ALIKE}) as most, coalesce(sum(n) over (
+            partition by place, chosen.settled order by class desc nulls first rows between unbounded preceding and 1 preceding
+        ), 0) as slower
+        from {{summed}} as summed join chosen
+        on {" and ".join(f"summed.{name} is not distinct from chosen.{name}" for name in KIND)}
+        where slow <= {SAMPLES} or place <= {ROWS}
+    ) as counted
+    where slower < most group by all
+"""
+"""SQL for the kinds of exchanges to list: the number of exchanges, and the class of the last one. Failed kinds come
+first, and the slowest kinds list more exchanges.
+"""
 _NTH: Final = f"row_number() over (partition by {{by}} order by latency_ns desc nulls first, request_time_ns, {TIES}) as nth"
 _ROWS: Final = f"""
     select settled, {", ".join(LISTED.names)} from (
@@ -253,7 +268,7 @@ class Now(msgspec.Struct):
     """Exchanges selected for journeys, and these journeys."""
     followed: list[dict[str, Any]] = []
     clocks: dict[str, int] | None = None
-    """Recordings whose clocks are ahead, in ns, or `None` if there is only one recording."""
+    """By recording, how far its clock is ahead, in ns, or `None` if there is only one recording."""
 
 
 @attrs.define
@@ -434,8 +449,10 @@ class Sums:
             some = pc.fill_null(summed["settled"], False)
             self._add(summed, *_OF_EXCHANGES, rows=some)
             self._add(summed, *_OF_EXCHANGES, rows=pc.invert(some), lasting=False)
-            wanted = engine.hand(_wanted(summed))
-            self._add_rows(engine.rows(engine.sql(_ROWS, counted=counted, wanted=wanted)).to_pylist())
+            requests = summed.filter(pc.and_(pc.equal(summed["part"], "exchanges"), pc.equal(summed["kind"], "request")))
+            with on_driver(engine) as here:
+                wanted = here.rows(here.sql(_WANTED, summed=here.hand(requests)))
+            self._add_rows(engine.rows(engine.sql(_ROWS, counted=counted, wanted=engine.hand(wanted))).to_pylist())
         if several:
             begin = min(until.values()) + min([0, *(now.clocks or {}).values()]) - CROWDED_NS - SLACK_NS
             now.since, now.again = until, [name for name, (_, last) in now.files["exchanges"].items() if last >= begin]
@@ -496,26 +513,6 @@ def note_merged(storage: TableStorage, merged: Mapping[str, Sequence[str]]) -> N
             if again := set(now.again).intersection(files):
                 now.again = [*(one for one in now.again if one not in again), name]
         storage.write(_NOW, msgspec.json.encode(now))
-
-
-def _wanted(summed: pa.Table) -> pa.Table:
-    """Return the kinds of exchanges to list, each with a number of rows and their minimum latency."""
-    requests = summed.filter(pc.and_(pc.equal(summed["part"], "exchanges"), pc.equal(summed["kind"], "request")))
-    texts = (pc.cast(requests[name], pa.string()) for name in KIND)
-    key = pc.binary_join_element_wise(*texts, "\0", null_handling="replace", null_replacement="\1")
-    requests = requests.append_column("key", key)
-    kinds = grouped(requests, ["key", *KIND], {"n": "sum", "value": "max"}).to_pylist()
-    wanted = dict[str, dict[str, Any]]()
-    for settled in (True, False):
-        for row, most in kinds_to_list([row for row in kinds if row["settled"] is settled]):
-            wanted[row["key"]] = {**{f"of_{name}": row[name] for name in KIND}, "most": most, "least_ns": None, "n": 0}
-    some = requests.filter(pc.is_in(key, pa.array(wanted, pa.string())))
-    some = some.take(pc.sort_indices(some, [("class", "ascending")])[::-1])  # null comes first
-    for name, n, least in zip(*(some[name].to_pylist() for name in ("key", "n", "class")), strict=True):
-        one = wanted[name]
-        if one["n"] < one["most"]:
-            one["n"], one["least_ns"] = one["n"] + n, least
-    return pa.Table.from_pylist(list(wanted.values()), _WANTED)
 
 
 def _table(storage: TableStorage, name: str) -> pa.Table:

@@ -87,7 +87,7 @@ class Earlier(msgspec.Struct, frozen=True):
 
 
 def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:
-    """Read the metrics in `before`. Raises `CaptureError` if there are none, or they are from another version."""
+    """Read the metrics in `before`. Raises `CaptureError` if it has no metrics, or metrics from another version."""
     path = os.fspath(before)
     if absolute(path).rstrip("/") == absolute(os.fspath(out)).rstrip("/"):
         raise CaptureError(f"{path} is the folder of these results: choose the results of an earlier capture")
@@ -108,7 +108,7 @@ def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:
 Rows = list[dict[str, Any]]
 
 TIMES: Final = 1.5
-"""Growth factor from which a change in latency, or in the share of unsuccessful exchanges, is reported."""
+"""A change in latency, or in the share of unsuccessful exchanges, is reported from this factor on."""
 LEAST_CHANGE_NS: Final = 1_000_000
 """Minimum change in latency. Smaller changes are ignored."""
 ERRORS: Final = 3.0
@@ -290,7 +290,7 @@ _TOLD: Final = (
 
 ENOUGH: Final = 20
 SLOWER: Final = 4
-"""Factor above the usual p95 from which a sentence is added."""
+"""A subject is called slow from this multiple of the usual p95 on."""
 STEP_NS: Final = 1_000_000_000
 """Clock adjustments below this value are normal."""
 LEAST_NS: Final = 5_000_000

@@ -25,7 +25,7 @@ SLACK_NS: Final = 1_000_000_000
 TIES: Final = "capture_id, request_seq, conn_id, direction, correlation_id"
 """Sort order of exchanges that are otherwise equal."""
 CROWDED_NS: Final = 60_000_000_000
-"""Maximum wait for the end of a period in which an id is reused repeatedly."""
+"""Maximum wait for the end of a period, if an id is reused repeatedly."""
 _LONG_NS: Final = 30_000_000_000
 FAR_NS: Final = 2**61
 """No clock has a time that is farther from 1970."""
@@ -126,7 +126,7 @@ def told_apart(engine: Engine, exchanges: Any, clocks: Mapping[str, int] | None)
     """Distinguish the exchanges of users. `clocks` are the clock offsets in ns, or `None` if there is only one recording.
 
     In the table, exchanges with the same protocol, id, subject, `spell` and `again` are views of one exchange, and the view
-    whose `view` is 1 counts. `at_ns` is the request time on a common clock, `last_ns` the last request time of the spell,
+    with `view` 1 counts. `at_ns` is the request time on a common clock, `last_ns` the last request time of the spell,
     and `way_ns` the transit time, which is the view's latency minus the shortest latency.
     """
     if clocks is None:

@@ -42,7 +42,7 @@ class SegmentColumns:
             return None
 
     def within(self, first: int, stop: int | None) -> list[BatchGroup]:
-        """Return the groups whose batches are all in the range from `first` up to, but not including, `stop`."""
+        """Return the groups within a range of batches, from `first` up to, but not including, `stop`."""
         return [group for group in self.groups if group.first >= first and (stop is None or group.after <= stop)]
 
     def following(self, group: BatchGroup) -> BatchGroup | None:

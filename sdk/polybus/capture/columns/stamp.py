@@ -17,7 +17,7 @@ from ..schema import EVENTS, FLAG_GAP_BEFORE, QUARANTINE
 from ..store.compute import pc
 
 TABLES: Final = MappingProxyType({"quarantine": QUARANTINE, "events": EVENTS})
-"""Column files by table, in the order in which a segment's files are created. The last file shows that the others exist."""
+"""Column files by table. A segment's files are created in this order, and the last file shows that the others exist."""
 FORMAT: Final = 5
 KEY: Final = b"polybus.decoded"
 _ENDS: Final = 4096
@@ -53,9 +53,9 @@ class BatchGroup:
     offset: int
     """Position in the segment, in bytes, where the first batch begins."""
     events: int
-    """Number of event rows, which form a row group unless there are none."""
+    """Number of event rows. If it is above 0, they form a row group."""
     quarantined: int
-    """Number of quarantine rows, which form a row group unless there are none."""
+    """Number of quarantine rows. If it is above 0, they form a row group."""
     frames: int
     empty: int
     refused: int

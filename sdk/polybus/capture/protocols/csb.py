@@ -16,7 +16,7 @@ from .shared import FIELDS, plain_event
 
 _SUBJECT, _CORRELATION, _CLIENT = map(FIELDS.index, ("subject", "correlation_id", "client"))
 _HIDING: Final = (wire.URLENCODED, wire.BASE64)
-"""Encodings whose payload is searched from its beginning, after a header or after a client number of four bytes."""
+"""For these encodings, the whole payload is searched. It follows a header, or a client number of four bytes."""
 _WORDS: Final = {"connected": "open", "closed": "close", "close": "close"}
 
 

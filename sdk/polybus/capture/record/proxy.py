@@ -1,4 +1,4 @@
-"""A proxy that records all frames between clients and a server, even those that a bus would reject."""
+"""A proxy that records all frames between clients and a server, even frames that a bus would reject."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class RecordingProxy:
         self._dialled: dict[int, plugins.Transport] = {}
         self._knocking = 0
         self.url: str = ""
-        """URL to which clients can connect, available inside the context."""
+        """URL for clients, available inside the context."""
 
     async def __aenter__(self) -> Self:
         """Start listening. Raises `OSError` or `CaptureError` if the address or the folder cannot be used."""

@@ -155,7 +155,7 @@ class CaptureRecorder:
         self._settings = settings
         self._waiting = RowBuffer(settings.frame_bytes)
         self.rows: list[Any] = self._waiting.rows
-        """Row fields of queued rows as a flat list, to which only links append."""
+        """Row fields of queued rows as a flat list. Only links append to it."""
         self._given = 0  # rows passed to the writer
         self._blanking, self._blanked = False, 0
         self._writer: CaptureWriter | None = None

@@ -330,7 +330,7 @@ _OF_MAP: Final = 0x0A
 _OF_VALUE: Final = 0x1A
 """Tags of an entry's key, and of a string in a ``google.protobuf.Value``."""
 _SHORT: Final = 128
-"""Maximum length of a string whose size takes a single byte."""
+"""The length of a shorter string takes a single byte."""
 _TEXT: Final = re.compile(rb"[\n\x1a](?=[\0-\x7f])")
 _ANY: Final = re.compile(rb"google\.protobuf\.(Value|Struct|ListValue)\x12")
 _FIELDS_OF_VALUES: Final = frozenset({(1, 0), (2, 0), (2, 1), (3, 2), (4, 0), (4, 2), (5, 2), (6, 2), (7, 2)})

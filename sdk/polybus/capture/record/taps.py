@@ -121,7 +121,7 @@ class ConnectionTap:
 
 
 _SILENT: Final = frozenset({"csb"})
-"""Protocols whose requests do not always contain their timeout."""
+"""In these protocols, a request does not always contain its timeout."""
 
 
 class RecordedTransport:

@@ -49,7 +49,7 @@ class WriterCounts:
     bytes: int = 0
     refused: int = 0
     redacted: int = 0
-    """Number of frames in which something was blanked."""
+    """Number of frames with blanked parts."""
     seq: int = 0
 
 

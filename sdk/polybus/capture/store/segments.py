@@ -446,7 +446,7 @@ def _is_beginning(view: memoryview, offset: int) -> bool:
 
 
 def unpacked_size(message: pa.Message, schema: pa.Schema, names: Collection[str]) -> int:
-    """Return the unpacked size in bytes of some columns of a record batch whose flatbuffer has been verified.
+    """Return the unpacked size in bytes of some columns of a record batch. Its flatbuffer must have been verified.
 
     Each compressed buffer begins with its real length (Arrow columnar format, "IPC buffer compression"), and Arrow allocates
     that many bytes.
