@@ -110,7 +110,7 @@ def take(capture: str, storage: TableStorage, staging: str, piece: Range, window
 _NAME: Final = "polybus.analysis.ingest"
 
 
-class _Job(msgspec.Struct):
+class _IngestJob(msgspec.Struct):
     """The ranges that a process decodes, each with its number."""
 
     capture: str
@@ -119,13 +119,13 @@ class _Job(msgspec.Struct):
     window: ReadWindow
     ranges: list[tuple[int, Range]]
 
-    def answers(self) -> Iterator[_Answer]:
+    def answers(self) -> Iterator[_IngestAnswer]:
         storage = TableStorage(self.out)
         for number, piece in self.ranges:
-            yield _Answer(number, take(self.capture, storage, f"{self.staging}/{number:06d}", piece, self.window))
+            yield _IngestAnswer(number, take(self.capture, storage, f"{self.staging}/{number:06d}", piece, self.window))
 
 
-class _Answer(msgspec.Struct):
+class _IngestAnswer(msgspec.Struct):
     number: int
     done: IngestResult | None = None
     failed: str = ""
@@ -138,12 +138,12 @@ def take_all(
 ) -> list[IngestResult]:
     """Decode ranges into the staging folder, using `count` processes. Raises `CaptureError` if a process dies."""
     numbered = list(enumerate(ranges))
-    jobs = [_Job(capture, out, staging, window, numbered[first::count]) for first in range(count)]
+    jobs = [_IngestJob(capture, out, staging, window, numbered[first::count]) for first in range(count)]
     if count < 2:
         answers = [answer for job in jobs for answer in job.answers()]
     else:
         with ExitStack() as stack:
-            pool, parts = stack.enter_context(ThreadPoolExecutor(count)), list[Future[list[_Answer]]]()
+            pool, parts = stack.enter_context(ThreadPoolExecutor(count)), list[Future[list[_IngestAnswer]]]()
             for job in jobs:
                 process = subprocess.Popen([sys.executable, "-m", _NAME], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
                 stack.callback(process.kill)  # after an error or Ctrl-C, before the pool waits for its threads
@@ -152,9 +152,9 @@ def take_all(
     return [answer.done for answer in sorted(answers, key=lambda answer: answer.number) if answer.done is not None]
 
 
-def _asked(process: subprocess.Popen[bytes], job: _Job) -> list[_Answer]:
+def _asked(process: subprocess.Popen[bytes], job: _IngestJob) -> list[_IngestAnswer]:
     *lines, _ = process.communicate(msgspec.json.encode(job))[0].split(b"\n")
-    answers = [msgspec.json.decode(line, type=_Answer) for line in lines]
+    answers = [msgspec.json.decode(line, type=_IngestAnswer) for line in lines]
     for answer in answers:
         if answer.done is None:
             raise (OSError if answer.system else CaptureError)(answer.failed)
@@ -165,17 +165,17 @@ def _asked(process: subprocess.Popen[bytes], job: _Job) -> list[_Answer]:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
-    job = msgspec.json.decode(sys.stdin.buffer.read() or b"null", type=_Job | None)
+    job = msgspec.json.decode(sys.stdin.buffer.read() or b"null", type=_IngestJob | None)
     try:
         for answer in job.answers() if job is not None else ():
             _say(answer)
     except BrokenPipeError:  # the parent was killed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python reports it again at exit
     except (CaptureError, OSError) as error:
-        _say(_Answer(-1, failed=str(error), system=isinstance(error, OSError)))
+        _say(_IngestAnswer(-1, failed=str(error), system=isinstance(error, OSError)))
 
 
-def _say(answer: _Answer) -> None:
+def _say(answer: _IngestAnswer) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
     sys.stdout.buffer.flush()
 
