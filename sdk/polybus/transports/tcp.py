@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from ..errors import BusError, ConnectFailed, LocalProtocolError, Unsupported
+from attrs import field, frozen
+
+from ..errors import BusError, LocalProtocolError, Unsupported
 from ..plugins import (
     Admission,
     Closed,
@@ -22,6 +23,7 @@ from ..plugins import (
 )
 from ..plugins.close_codes import code_for, text_of
 from ..plugins.connections import TransportState
+from ..secrets import shown_url
 from ._stream.dial import NetConnector, dial_tcp, dial_unix, dial_with_preface
 from ._stream.framing import KEEP_ALIVE, Framer, LengthFramer, closing_frame, pack_length
 from ._stream.listen import PendingConnection, StreamListener
@@ -132,8 +134,7 @@ class PendingTcpConnection(PendingConnection):
         return closing_frame(code_for(error), text_of(error))
 
     def let_in(self, admission: Admission) -> TcpTransport:
-        name, host, framing = _name(self.listener.url), self.listener.options.host, self.listener.options.framing
-        return TcpTransport(name, self.wire, host) if framing is None else FramedTransport(name, self.wire, host, framing)
+        return _transport(self.listener.url, self.wire, self.listener.options)
 
 
 def _name(url: str) -> str:
@@ -141,40 +142,46 @@ def _name(url: str) -> str:
 
 
 class TcpConnector(NetConnector):
-    def other_servers(self, addresses: Sequence[str], leaving: bool) -> None:
-        if not self.url.startswith("unix:"):
-            super().other_servers(addresses, leaving)
-
     async def connect(self, options: DialOptions) -> Transport:
-        name = _name(self.url)
-        if options.headers:
-            given = ", ".join(options.headers)
-            text = f"{name} carries no headers ({given}): use ws:// or wss://, or let the protocol identify you"
-            raise LocalProtocolError(text, protocol=name)
-        if name == "unix":
-            if options.tls is not None:
-                raise LocalProtocolError("unix:// never leaves the machine and cannot use tls=", protocol="unix")
-            return _attached(name, await dial_unix(self.url, unix_path(self.url), options.host), options)
-        tls = self.tls(options.tls)
-        try:
-            return await self._dial(name, tls, options)
-        except ConnectFailed:
-            self.addresses.failed()
-            raise
+        _check_headers(self.url, options)
+        return await super().connect(options)
 
-    async def _dial(self, name: str, tls: ssl.SSLContext | None, options: DialOptions) -> Transport:
+    async def dial(self, tls: ssl.SSLContext | None, options: DialOptions) -> Transport:
         host, port = self.addresses.current
         url, own = self.addresses.url(self.url), self.addresses.host
         if options.framing is None or tls is None:
-            return _attached(name, await dial_tcp(url, host, port, tls, options.host, own), options)
+            return _attached(self.url, await dial_tcp(url, host, port, tls, options.host, own), options)
         wire, said = await dial_with_preface(url, host, port, tls, options.host, own, options.framing.plain_preface)
-        return _attached(name, wire, options, said)
+        return _attached(self.url, wire, options, said)
 
 
-def _attached(name: str, wire: Wire, options: DialOptions, said: bytes = b"") -> TcpTransport:
+@frozen
+class UnixConnector:
+    url: str = field(repr=shown_url)
+    reconnects: bool = field(default=True, init=False)
+
+    async def connect(self, options: DialOptions) -> Transport:
+        _check_headers(self.url, options)
+        if options.tls is not None:
+            raise LocalProtocolError("unix:// never leaves the machine and cannot use tls=", protocol="unix")
+        return _attached(self.url, await dial_unix(self.url, unix_path(self.url), options.host), options)
+
+
+def _check_headers(url: str, options: DialOptions) -> None:
+    if options.headers:
+        given, name = ", ".join(options.headers), _name(url)
+        text = f"{name} carries no headers ({given}): use ws:// or wss://, or let the protocol identify you"
+        raise LocalProtocolError(text, protocol=name)
+
+
+def _transport(url: str, wire: Wire, options: DialOptions | ListenOptions) -> TcpTransport:
+    name, host, framing = _name(url), options.host, options.framing
+    return TcpTransport(name, wire, host) if framing is None else FramedTransport(name, wire, host, framing)
+
+
+def _attached(url: str, wire: Wire, options: DialOptions, said: bytes = b"") -> TcpTransport:
     """Create a transport whose input starts with the bytes in `said`."""
-    host, framing = options.host, options.framing
-    transport = TcpTransport(name, wire, host) if framing is None else FramedTransport(name, wire, host, framing)
+    transport = _transport(url, wire, options)
     wire.attach(transport)
     if said:
         transport.data_received(said)
@@ -284,7 +291,7 @@ class Unix:
 
     def connector(self, url: str) -> Connector:
         unix_path(url)
-        return TcpConnector(url)
+        return UnixConnector(url)
 
     def is_private(self, url: str) -> bool:
         return True

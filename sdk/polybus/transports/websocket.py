@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from .._util.listening import is_loopback
-from ..errors import ConnectFailed
 from ..plugins import Connector, DialOptions, Listening, ListenOptions, Transport
 from ._stream.dial import NetConnector
 from .sockets import bind_tcp, load_names, net_address
@@ -20,6 +19,7 @@ from .tls import check_server_tls
 
 if TYPE_CHECKING:
     import socket
+    import ssl
 
 MAX_FRAGMENTS: Final = 4096
 """Maximum number of fragments in a message, since even an empty fragment costs an object."""
@@ -32,14 +32,10 @@ core_logger.setLevel(logging.WARNING)
 
 
 class WebSocketConnector(NetConnector):
-    async def connect(self, options: DialOptions) -> Transport:
+    async def dial(self, tls: ssl.SSLContext | None, options: DialOptions) -> Transport:
         from ._ws.client import open_websocket
 
-        try:
-            return await open_websocket(self.url, self.tls(options.tls), options, self.addresses)
-        except ConnectFailed:
-            self.addresses.failed()
-            raise
+        return await open_websocket(self.url, tls, options, self.addresses)
 
 
 class WebSocket:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from polybus.plugins import EndpointFeatures
 from polybus.transports._stream.dial import ServerAddresses
-from polybus.transports.tcp import TcpConnector
+from polybus.transports.tcp import TcpConnector, UnixConnector
 
 OWN = ("one", 1)
 
@@ -39,8 +40,8 @@ def test_an_address_in_use_stays_so_while_it_is_named() -> None:
     assert (addresses.current, addresses.url("tcp://one:1")) == (OWN, "tcp://one:1")
 
 
-@pytest.mark.parametrize(("url", "moves"), [("tcp://one:1", True), ("unix:///run/one", False)])
-def test_the_servers_of_a_connector_have_no_files(url: str, moves: bool) -> None:
-    connector = TcpConnector(url)
-    connector.other_servers(["two:2"], leaving=True)
-    assert not moves or connector.addresses.current == ("two", 2)
+def test_a_connector_takes_the_other_servers_that_a_server_names_and_a_socket_file_has_none() -> None:
+    connector = TcpConnector("tcp://one:1")
+    EndpointFeatures.of(connector).other_servers(["two:2"], True)
+    assert connector.addresses.current == ("two", 2)
+    EndpointFeatures.of(UnixConnector("unix:///run/one")).other_servers(["two:2"], True)

@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Final, TypeAlias
@@ -20,7 +21,7 @@ import anyio
 from attrs import define, field
 
 from ...errors import ConnectFailed, RemoteProtocolError
-from ...plugins import Host
+from ...plugins import DialOptions, Host, Transport
 from ...secrets import shown_url
 from ..sockets import address_of, bounded, host_port, net_address
 from ..tls import check_client_tls
@@ -242,7 +243,9 @@ class ServerAddresses:
 
 
 @define
-class NetConnector:
+class NetConnector(ABC):
+    """Connects over the network. After a failure, the next attempt uses the next address."""
+
     url: str = field(repr=shown_url)
     reconnects: bool = field(default=True, init=False)
     _tls: ssl.SSLContext | None = field(default=None, init=False, repr=False)
@@ -255,7 +258,19 @@ class NetConnector:
             self._addresses = ServerAddresses(own.host, own.port)
         return self._addresses
 
-    def tls(self, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    async def connect(self, options: DialOptions) -> Transport:
+        tls = self._tls_of(options.tls)
+        try:
+            return await self.dial(tls, options)
+        except ConnectFailed:
+            self.addresses.failed()
+            raise
+
+    @abstractmethod
+    async def dial(self, tls: ssl.SSLContext | None, options: DialOptions) -> Transport:
+        """Connect to the current one of `addresses`."""
+
+    def _tls_of(self, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
         """Return the TLS context for a connection, or `None` if the scheme does not use TLS.
 
         Raises `LocalProtocolError` if `given` is set, but the scheme does not use TLS.

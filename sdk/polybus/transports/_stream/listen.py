@@ -17,6 +17,7 @@ import anyio
 import anyio.lowlevel
 from attrs import define, field
 
+from ..._util.event_loop import Notifier, running_loop
 from ..._util.listening import unlink_if_ours
 from ..._util.logs import Warnings, log_fields
 from ...errors import BusError, TooManyRequests
@@ -58,7 +59,7 @@ class StreamListener:
             self._bound.enter_context(sock)
         self._scope = anyio.CancelScope()
         self._released = anyio.Event()
-        self._alone = anyio.Event()
+        self._fewer = Notifier(running_loop())
         self._failures = Warnings(options.host.time)
         options.host.spawn(self._run)
 
@@ -73,17 +74,14 @@ class StreamListener:
                 arrival.wire.abort()
         await self._released.wait()
         with anyio.move_on_after(self.options.host.limits.close_timeout):
-            await self._until_alone()
+            await self._fewer.until(self._is_alone)
 
-    async def _until_alone(self) -> None:
-        while self._arrivals:
-            await self._alone.wait()
+    def _is_alone(self) -> bool:
+        return not self._arrivals
 
     def forget(self, arrival: PendingConnection) -> None:
         self._arrivals.discard(arrival)
-        if not self._arrivals:
-            self._alone.set()
-            self._alone = anyio.Event()
+        self._fewer.signal()
 
     async def _run(self) -> None:
         try:
@@ -92,7 +90,7 @@ class StreamListener:
                     for sock in self._sockets:
                         group.start_soon(accept_from, sock, self.url, partial(self.options.host.spawn, self._open))
             self._release()
-            await self._until_alone()  # refused clients may still be reading, until the bus ends
+            await self._fewer.until(self._is_alone)  # refused clients may still be reading, until the bus ends
         finally:
             self._release()
             for arrival in list(self._arrivals):

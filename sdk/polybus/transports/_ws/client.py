@@ -19,7 +19,7 @@ from ...plugins import DialOptions
 from ...secrets import without_secrets
 from .._stream.dial import ServerAddresses, dial_tcp
 from .._stream.wire import Wire
-from ..sockets import bounded, net_address
+from ..sockets import bounded
 from ..websocket import core_logger
 from .transport import WebSocketTransport, make_transport
 
@@ -35,12 +35,10 @@ _RESERVED: Final = ("upgrade", "connection", "content-length", "transfer-encodin
 
 
 async def open_websocket(
-    url: str, tls: ssl.SSLContext | None, options: DialOptions, addresses: ServerAddresses | None = None
+    url: str, tls: ssl.SSLContext | None, options: DialOptions, addresses: ServerAddresses
 ) -> WebSocketTransport:
     core, request = _request(url, options)
-    address = net_address(url)
-    host, port = (address.host, address.port) if addresses is None else addresses.current
-    wire = await dial_tcp(url if addresses is None else addresses.url(url), host, port, tls, options.host, address.host)
+    wire = await dial_tcp(addresses.url(url), *addresses.current, tls, options.host, addresses.host)
     answer = _Answer(core, wire)
     try:
         wire.attach(answer)
