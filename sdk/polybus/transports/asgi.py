@@ -17,7 +17,7 @@ from ..plugins.connections import decision
 from ._ws.adoption import AdoptedWire, UvicornWebSocket
 from ._ws.asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of
 from ._ws.framing import WebSocketFramer
-from ._ws.policy import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest, tell
+from ._ws.policy import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest
 from ._ws.transport import WebSocketTransport
 from .sockets import host_port, tune
 
@@ -169,19 +169,16 @@ class AsgiRequest:
         self.here: tuple[str, int | None] = scope.get("server") or ("", None)
         self.head: UpgradeRequest = _upgrade_of(scope)
         self.policy: OriginPolicy = OriginPolicy(
+            options=options,
             path=self.head.path,
             tls=scope.get("scheme") in ("wss", "https"),
             # An address without a port is a Unix socket, which browsers cannot connect to.
             loopback=self.here[1] is not None and is_loopback(self.here[0]),
-            subprotocol=options.subprotocol,
-            origins=options.origins,
-            hosts=options.hosts,
-            private=options.private,
         )
         try:
             self.policy.check(self.head)
         except HandshakeRejected as turned:
-            tell(turned, self.address, options)
+            self.policy.tell(turned, self.address)
             raise
         if self.socket is not None:
             # asyncio leaves Nagle's algorithm on for sockets that the server didn't create. An answer's head and body are two

@@ -68,15 +68,8 @@ class WebSocket:
         address = net_address(url)
         check_server_tls(self.name, options.tls)
         sockets = list(options.sockets) or await self.bind(url)
-        policy = OriginPolicy(
-            path=address.path,
-            tls=options.tls is not None,
-            loopback=all(is_loopback(sock.getsockname()[0]) for sock in sockets),
-            subprotocol=options.subprotocol,
-            origins=options.origins,
-            hosts=options.hosts,
-            private=options.private,
-        )
+        loopback = all(is_loopback(sock.getsockname()[0]) for sock in sockets)
+        policy = OriginPolicy(options=options, path=address.path, tls=options.tls is not None, loopback=loopback)
         real = address.with_port(sockets[0].getsockname()[1])
         return StreamListener(real, options, sockets, options.tls, functools.partial(PendingWebSocket, policy=policy))
 

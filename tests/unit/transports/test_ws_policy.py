@@ -1,6 +1,7 @@
 """Host, Origin and sub-protocol: who may open a WebSocket here."""
 
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from polybus.transports._ws.policy import HandshakeRejected, OriginPolicy, Upgra
 
 
 def door(**changes: Any) -> OriginPolicy:
-    return OriginPolicy(**{"path": "/bus", "tls": False, "loopback": True, "subprotocol": "ubre.v1", **changes})
+    place = {name: changes.pop(name, usual) for name, usual in (("path", "/bus"), ("tls", False), ("loopback", True))}
+    options: Any = SimpleNamespace(**{"subprotocol": "ubre.v1", "origins": (), "hosts": (), "private": False, **changes})
+    return OriginPolicy(options=options, **place)
 
 
 def status_of(function: Any, *args: Any) -> tuple[int, str]:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import anyio
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from ...errors import BusError
 from ...plugins import Closed, DialOptions, Receiver, Transport
@@ -67,6 +67,7 @@ def offer_in(payload: bytes) -> Offer:
     return Offer(flags, key, url, token, frequency, legacy, ours)
 
 
+@define(eq=False, repr=False)
 class WebSocketNegotiation:
     """Negotiates the WebSocket that an Errai client uses in addition to its posts (J.REP notes, section 2.4).
 
@@ -74,24 +75,16 @@ class WebSocketNegotiation:
     user of the WebSocket. Until the WebSocket is open, pass its input to `hear` and `end`.
     """
 
-    def __init__(
-        self,
-        post: Callable[[bytes], Awaitable[bytes]],
-        receiver: Receiver,
-        offer: Offer,
-        requests: ErraiRequests,
-        options: DialOptions,
-    ) -> None:
-        self._post = post
-        self._receiver = receiver
-        self._offer = offer
-        self._requests = requests
-        self._options = options
-        self._word: Mapping[str, Any] | None = None
-        self._heard = anyio.Event()
-        self.over: bool = False
-        self.socket: Transport | None = None
-        self.reason: str = ""
+    _post: Callable[[bytes], Awaitable[bytes]]
+    _receiver: Receiver
+    _offer: Offer
+    _requests: ErraiRequests
+    _options: DialOptions
+    _word: Mapping[str, Any] | None = field(default=None, init=False)
+    _heard: anyio.Event = field(factory=anyio.Event, init=False)
+    over: bool = field(default=False, init=False)
+    socket: Transport | None = field(default=None, init=False)
+    reason: str = field(default="", init=False)
 
     @property
     def claim(self) -> bytes:

@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
+from attrs import define, field
 
 from ...errors import TooLarge
 from ...plugins import Closed, Receiver, WebRoute
@@ -293,17 +294,15 @@ class NegotiationStage(enum.Enum):
     OVER = 5
 
 
+@define(eq=False, repr=False)
 class SessionSocket:
-    def __init__(
-        self, transport: AsgiTransport, find: Callable[[object], ErraiConnection | None], settled: Callable[[], object]
-    ) -> None:
-        self.transport: AsgiTransport = transport
-        self.paused: bool = False
-        self._find = find
-        self._settled: Callable[[], object] | None = settled
-        self._stage = NegotiationStage.CLAIMING
-        self._connection: ErraiConnection | None = None
-        self._token = ""
+    transport: AsgiTransport
+    _find: Callable[[object], ErraiConnection | None]
+    _settled: Callable[[], object] | None
+    paused: bool = field(default=False, init=False)
+    _stage: NegotiationStage = field(default=NegotiationStage.CLAIMING, init=False)
+    _connection: ErraiConnection | None = field(default=None, init=False)
+    _token: str = field(default="", init=False)
 
     # -- plugins.Receiver
 

@@ -46,7 +46,7 @@ class Framer(ABC):
 
     ends_with_goodbye: ClassVar[bool]
 
-    _limit: int
+    _limit: int = field(alias="limit")
     # An incomplete header, or an incomplete frame.
     _head: bytes = field(default=b"", init=False)
     _frame: PartialFrame | None = field(default=None, init=False)

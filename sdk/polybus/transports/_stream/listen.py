@@ -34,32 +34,29 @@ logger: logging.Logger = logging.getLogger("polybus.transports")
 PendingFactory: TypeAlias = "Callable[[StreamListener, Wire, AdmissionSlot | None, float], PendingConnection]"
 
 
+@define(eq=False, repr=False)
 class StreamListener:
-    def __init__(
-        self,
-        url: str,
-        options: ListenOptions,
-        sockets: list[socket.socket],
-        tls: ssl.SSLContext | None,
-        arrival: PendingFactory,
-    ) -> None:
-        self.url: str = url
-        self.options: ListenOptions = options
-        self._sockets = sockets
-        self._tls = tls
-        self._arrival = arrival
-        self._arrivals: set[PendingConnection] = set()
-        self.silent: dict[AdmissionSlot, None] = {}
-        """Connections that have not sent any data, oldest first."""
-        self._bound = contextlib.ExitStack()
+    url: str
+    options: ListenOptions
+    _sockets: list[socket.socket]
+    _tls: ssl.SSLContext | None
+    _arrival: PendingFactory
+    _arrivals: set[PendingConnection] = field(factory=set, init=False)
+    silent: dict[AdmissionSlot, None] = field(factory=dict, init=False)
+    """Connections that have not sent any data, oldest first."""
+    _bound: contextlib.ExitStack = field(factory=contextlib.ExitStack, init=False)
+    _scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    _released: anyio.Event = field(factory=anyio.Event, init=False)
+    _fewer: Notifier = field(factory=lambda: Notifier(running_loop()), init=False)
+    _failures: Warnings = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        options, sockets = self.options, self._sockets
         if sockets[0].family not in (socket.AF_INET, socket.AF_INET6) and not options.sockets:
             path = sockets[0].getsockname()
             self._bound.callback(unlink_if_ours, path, os.stat(path).st_ino)
         for sock in sockets:
             self._bound.enter_context(sock)
-        self._scope = anyio.CancelScope()
-        self._released = anyio.Event()
-        self._fewer = Notifier(running_loop())
         self._failures = Warnings(options.host.time)
         options.host.spawn(self._run)
 
@@ -136,7 +133,7 @@ class StreamListener:
         if scope.cancel_called:  # displaced at the last moment
             wire.abort()
             return
-        arrival = self._arrival(self, wire, knock, deadline - host.time())
+        arrival = self._arrival(self, wire, knock, deadline)
         self._arrivals.add(arrival)
         wire.attach(arrival)
         if refusal is not None:
@@ -156,22 +153,26 @@ class StreamListener:
         return True
 
 
+@define(eq=False, repr=False)
 class PendingConnection(ABC):
     """Base class for connections between accept and admission, which takes at most `Limits.handshake_timeout`."""
 
-    __slots__ = ("_cancel_timer", "_knock", "listener", "over", "wire")
+    listener: StreamListener
+    wire: Wire
+    # The slot in the gate's count, or None for a client that is only refused.
+    _knock: AdmissionSlot | None
+    # Time by which the client must be admitted.
+    _deadline: float
+    over: bool = field(default=False, init=False)
+    """True once the connection has been admitted, rejected or lost. Later input is ignored."""
+    _cancel_timer: Callable[[], None] = field(init=False)
 
-    def __init__(self, listener: StreamListener, wire: Wire, knock: AdmissionSlot | None, seconds: float) -> None:
-        self.listener: StreamListener = listener
-        self.wire: Wire = wire
-        # The slot in the gate's count, or None for a client that is only refused.
-        self._knock = knock
-        if knock is not None:
-            knock.give_up = partial(self._cut, "it has not sent anything, and other clients are waiting")
-        self.over: bool = False
-        """True once the connection has been admitted, rejected or lost. Later input is ignored."""
+    def __attrs_post_init__(self) -> None:
+        if self._knock is not None:
+            self._knock.give_up = partial(self._cut, "it has not sent anything, and other clients are waiting")
+        host = self.listener.options.host
         late = partial(self._cut, "the handshake did not finish in time")
-        self._cancel_timer = call_later(listener.options.host, max(seconds, 0), late)
+        self._cancel_timer = call_later(host, max(self._deadline - host.time(), 0), late)
 
     @abstractmethod
     def begin(self) -> None: ...

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Set as AbstractSet
 from typing import ClassVar, Final, Literal
 
+from attrs import define, field
 from websockets.exceptions import PayloadTooBig
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import CLIENT, OPEN, SERVER, Protocol
@@ -38,46 +39,36 @@ _pack_64 = struct.Struct("!BBQ").pack
 _unpack_64 = struct.Struct("!Q").unpack_from
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class WebSocketFramer(Framer):
     """WebSocket framer for one side of a connection after its handshake. Pings and pongs count as empty frames.
 
     Pongs and closing frames are put in `out`, which the user of the framer clears.
     """
 
-    __slots__ = (
-        "_core",
-        "_first",
-        "_fragments",
-        "_key",
-        "_keys",
-        "_kinds",
-        "_owed",
-        "_size",
-        "_text",
-        "out",
-        "server",
-    )
-
     # The TCP connection ends after the peer's closing frame or a time-out.
     ends_with_goodbye: ClassVar[bool] = False
 
-    def __init__(
-        self, *, server: bool, limit: int, reads: AbstractSet[Literal["text", "binary"]], writes: Literal["text", "binary"]
-    ) -> None:
-        super().__init__(limit)
-        self.server: bool = server
-        self._kinds = (_TEXT if "text" in reads else -1, _BINARY if "binary" in reads else -1)
-        self._first = _FIRST[writes]
-        self._keys = bytearray()
-        # Masking key and type of an incomplete data frame.
-        self._key = b""
-        self._text = False
-        # The library's core while in use, the size of its current frame, and the number of bytes missing from it.
-        self._core: Protocol | None = None
-        self._size = 0
-        self._owed = 0
-        self._fragments: list[bytes] | None = None
-        self.out: list[bytes] | None = None
+    server: bool = field(kw_only=True)
+    _reads: AbstractSet[Literal["text", "binary"]] = field(kw_only=True, alias="reads")
+    _writes: Literal["text", "binary"] = field(kw_only=True, alias="writes")
+    # First bytes of data frames: those that are accepted, and the one to write.
+    _kinds: tuple[int, int] = field(init=False)
+    _first: int = field(init=False)
+    _keys: bytearray = field(factory=bytearray, init=False)
+    # Masking key and type of an incomplete data frame.
+    _key: bytes = field(default=b"", init=False)
+    _text: bool = field(default=False, init=False)
+    # The library's core while in use, the size of its current frame, and the number of bytes missing from it.
+    _core: Protocol | None = field(default=None, init=False)
+    _size: int = field(default=0, init=False)
+    _owed: int = field(default=0, init=False)
+    _fragments: list[bytes] | None = field(default=None, init=False)
+    out: list[bytes] | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kinds = (_TEXT if "text" in self._reads else -1, _BINARY if "binary" in self._reads else -1)
+        self._first = _FIRST[self._writes]
 
     @property
     def partial(self) -> str:

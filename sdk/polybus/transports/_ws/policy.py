@@ -139,17 +139,13 @@ class UpgradeRequest:
 
 @frozen(kw_only=True)
 class OriginPolicy:
+    options: ListenOptions
     path: str
     tls: bool
     loopback: bool
-    subprotocol: str
-    origins: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    private: bool = False
-    """True if the bus admits every client. Only local clients are allowed then."""
 
     def check(self, upgrade: UpgradeRequest) -> None:
-        if self.private:
+        if self.options.private:  # the bus admits every client, so that only local ones are allowed
             self.check_client(upgrade)
         host = upgrade.only("host")
         self.check_host(host)
@@ -191,9 +187,9 @@ class OriginPolicy:
         name, _ = self._host_port(host)
         if not self.loopback or is_loopback(name):
             return
-        if any(known.lower() in (host.lower(), name) for known in self.hosts):
+        if any(known.lower() in (host.lower(), name) for known in self.options.hosts):
             return
-        if any(urlsplit(origin).hostname == name for origin in self.origins):
+        if any(urlsplit(origin).hostname == name for origin in self.options.origins):
             return
         raise HandshakeRejected(
             421,
@@ -203,7 +199,7 @@ class OriginPolicy:
         )
 
     def check_origin(self, origin: str | None, host: str) -> None:
-        if origin is None or origin in self.origins:
+        if origin is None or origin in self.options.origins:
             return
         try:
             parts = urlsplit(origin)
@@ -226,18 +222,24 @@ class OriginPolicy:
 
     def choose(self, offers: Sequence[str]) -> tuple[str | None, str | None]:
         """Return the subprotocol for the response, and the token found among the client's offers."""
+        ours = self.options.subprotocol
         tokens = [offer for offer in offers if offer.startswith(_TOKEN)]
         token = tokens[0].removeprefix(_TOKEN) if tokens else None
         if not offers:
             return None, None
-        if self.subprotocol in offers:
-            return self.subprotocol, token
+        if ours in offers:
+            return ours, token
         if len(tokens) == len(offers):
             # Browsers close the connection unless one of their offers is accepted.
             return tokens[0], token
         others = ", ".join(_shown(offer) for offer in offers if not offer.startswith(_TOKEN))
-        spoken = f"{self.subprotocol}: begin the URL with {self.subprotocol}+" if self.subprotocol else "none"
+        spoken = f"{ours}: begin the URL with {ours}+" if ours else "none"
         raise HandshakeRejected(400, f"no common sub-protocol: the client offers {others}, the server accepts {spoken}")
+
+    def tell(self, turned: HandshakeRejected, address: str) -> None:
+        if turned.about:
+            why = f"{turned.text}; {turned.advice}" if turned.advice else turned.text
+            self.options.turned_away(address, why, turned.about)
 
     def _host_port(self, host: str) -> tuple[str, int]:
         try:
@@ -252,9 +254,3 @@ class OriginPolicy:
 
 def _shown(text: str) -> str:
     return repr(text[:200])
-
-
-def tell(turned: HandshakeRejected, address: str, options: ListenOptions) -> None:
-    if turned.about:
-        why = f"{turned.text}; {turned.advice}" if turned.advice else turned.text
-        options.turned_away(address, why, turned.about)

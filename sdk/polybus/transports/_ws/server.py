@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from attrs import define, field
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidHeader
 from websockets.frames import Close, Frame, Opcode
@@ -13,10 +14,9 @@ from websockets.server import ServerProtocol
 
 from ...errors import BusError
 from ...plugins import Admission, Handshake
-from .._stream.listen import AdmissionSlot, PendingConnection, StreamListener
-from .._stream.wire import Wire
+from .._stream.listen import PendingConnection
 from ..websocket import core_logger
-from .policy import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest, tell
+from .policy import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest
 from .transport import WebSocketTransport, make_transport
 
 _LINE = 8192
@@ -24,18 +24,13 @@ _END = b"\r\n\r\n"
 _TLS_HELLO = b"\x16"
 
 
+@define(eq=False, repr=False)
 class PendingWebSocket(PendingConnection):
-    __slots__ = ("_policy", "_head", "_offers", "_welcome")
-
-    def __init__(
-        self, listener: StreamListener, wire: Wire, knock: AdmissionSlot | None, seconds: float, *, policy: OriginPolicy
-    ) -> None:
-        super().__init__(listener, wire, knock, seconds)
-        self._policy = policy
-        self._head = bytearray()
-        # The 101 response, written when the bus admits the peer.
-        self._welcome = b""
-        self._offers: tuple[str, ...] = ()
+    _policy: OriginPolicy = field(kw_only=True, alias="policy")
+    _head: bytearray = field(factory=bytearray, init=False)
+    # The 101 response, written when the bus admits the peer.
+    _welcome: bytes = field(default=b"", init=False)
+    _offers: tuple[str, ...] = field(default=(), init=False)
 
     def begin(self) -> None:
         self.wire.resume_reading()
@@ -80,7 +75,7 @@ class PendingWebSocket(PendingConnection):
             try:
                 self.ask(self._handshake(core, requests[0]))
             except HandshakeRejected as turned:
-                tell(turned, self.wire.address, self.listener.options)
+                self._policy.tell(turned, self.wire.address)
                 self.turn_away(_response(turned))
 
     def _handshake(self, core: ServerProtocol, request: Request) -> Handshake:

@@ -6,7 +6,7 @@ from typing import Final
 
 from attrs import define, field
 
-from ...plugins import Closed, DialOptions, Framing, FramingFeatures, Host, ListenOptions
+from ...plugins import Closed, DialOptions, FrameCutter, Framing, FramingFeatures, ListenOptions
 from ...plugins.connections import TransportState
 from .._stream.transport import StreamTransport, how_it_broke
 from .._stream.wire import GATHERED, Wire
@@ -105,25 +105,26 @@ class WebSocketTransport(StreamTransport[WebSocketFramer]):
             self._ping = PingProgress(self._wire.signs(), self._wire.backlog())
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class FramedWebSocketTransport(WebSocketTransport):
     """A WebSocket transport that treats messages as chunks of a stream with the protocol's own framing."""
 
-    __slots__ = ("_cutter", "_pack")
+    _framing: Framing
+    _cutter: FrameCutter = field(init=False)
 
-    def __init__(self, name: str, wire: Wire, host: Host, framer: WebSocketFramer, framing: Framing) -> None:
-        super().__init__(name, wire, host, framer)
-        if FramingFeatures.of(framing).gathers:
-            wire.burst = GATHERED
-        self._cutter = framing.cutter(host.limits, name)
-        self._pack = framing.pack
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if FramingFeatures.of(self._framing).gathers:
+            self._wire.burst = GATHERED
+        self._cutter = self._framing.cutter(self._host.limits, self.name)
 
     def send(self, frame: bytes) -> None:
         self._check_size(len(frame))
-        super().send(self._pack(frame))
+        super().send(self._framing.pack(frame))
 
     def framed(self, frame: bytes) -> bytes | None:
         self._check_size(len(frame))
-        return super().framed(self._pack(frame))
+        return super().framed(self._framing.pack(frame))
 
     def _deliver(self, frames: list[bytes]) -> None:
         cutter = self._cutter
