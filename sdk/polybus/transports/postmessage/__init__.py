@@ -12,25 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...plugins.tools import lazy_names
 from ._transport import PortTransport
-from .channel import (
-    ArrayBuffer,
-    ClonedError,
-    DataCloneError,
-    InMemoryPort,
-    MessageChannel,
-    MessageEvent,
-    MessagePort,
-    PortInfo,
-    Unreadable,
-)
+from .channel import InMemoryPort, MessageChannel, MessagePort, PortInfo
 
 if TYPE_CHECKING:
     from ._js import JSPort as JSPort
 
-__all__ = [
-    "ArrayBuffer", "ClonedError", "DataCloneError", "InMemoryPort", "JSPort", "MessageChannel", "MessageEvent", "MessagePort",
-    "PortInfo", "PortTransport", "Unreadable", "script",
-]  # fmt: skip
+__all__ = ["InMemoryPort", "JSPort", "MessageChannel", "MessagePort", "PortInfo", "PortTransport", "script"]
 
 # Loaded on demand: it needs a browser.
 __getattr__: Callable[[str], Any] = lazy_names(__name__, {"._js": ["JSPort"]})
