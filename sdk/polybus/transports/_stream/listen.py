@@ -17,7 +17,6 @@ import anyio
 import anyio.lowlevel
 from attrs import define, field
 
-from ..._util.event_loop import Notifier, running_loop
 from ..._util.listening import unlink_if_ours
 from ..._util.logs import Warnings, log_fields
 from ...errors import BusError, TooManyRequests
@@ -47,7 +46,7 @@ class StreamListener:
     _bound: contextlib.ExitStack = field(factory=contextlib.ExitStack, init=False)
     _scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _released: anyio.Event = field(factory=anyio.Event, init=False)
-    _fewer: Notifier = field(factory=lambda: Notifier(running_loop()), init=False)
+    _alone: anyio.Event = field(factory=anyio.Event, init=False)
     _failures: Warnings = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -71,14 +70,17 @@ class StreamListener:
                 arrival.wire.abort()
         await self._released.wait()
         with anyio.move_on_after(self.options.host.limits.close_timeout):
-            await self._fewer.until(self._is_alone)
+            await self._until_alone()
 
-    def _is_alone(self) -> bool:
-        return not self._arrivals
+    async def _until_alone(self) -> None:
+        while self._arrivals:
+            await self._alone.wait()
 
     def forget(self, arrival: PendingConnection) -> None:
         self._arrivals.discard(arrival)
-        self._fewer.signal()
+        if not self._arrivals:
+            self._alone.set()
+            self._alone = anyio.Event()
 
     async def _run(self) -> None:
         try:
@@ -87,7 +89,7 @@ class StreamListener:
                     for sock in self._sockets:
                         group.start_soon(accept_from, sock, self.url, partial(self.options.host.spawn, self._open))
             self._release()
-            await self._fewer.until(self._is_alone)  # refused clients may still be reading, until the bus ends
+            await self._until_alone()  # refused clients may still be reading, until the bus ends
         finally:
             self._release()
             for arrival in list(self._arrivals):
