@@ -142,11 +142,8 @@ def _name(url: str) -> str:
 
 
 class TcpConnector(NetConnector):
-    async def connect(self, options: DialOptions) -> Transport:
-        _check_headers(self.url, options)
-        return await super().connect(options)
-
     async def dial(self, tls: ssl.SSLContext | None, options: DialOptions) -> Transport:
+        _check_headers(self.url, options)
         host, port = self.addresses.current
         url, own = self.addresses.url(self.url), self.addresses.host
         if options.framing is None or tls is None:
