@@ -21,7 +21,9 @@ from .jetstream import NANOSECONDS, JetStream, JetStreamError, again, config_of,
 from .stores import Stores, copy_of, stream_name
 
 if TYPE_CHECKING:
+    from .delivery import Delivery
     from .jetstream import StoredPublishing
+    from .storage import DurableSpec
 
 NAME: Final = "dead"  # Name of the store for dead letters
 _AGE: Final = 30 * 86_400 * NANOSECONDS  # Time after which dead letters expire, in nanoseconds
@@ -47,22 +49,11 @@ _NO_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 @frozen
 class Death:
-    """The reason why a stored publication becomes a dead letter. The fields are named as in `Delivery` and `DeadLetter`."""
+    """The reason why a stored publication becomes a dead letter."""
 
     attempts: int
     reason: str
-    error_id: str
-    stream: str
-    number: int
-    id: str = ""
-    readable: bool = True  # False if the headers could not be decoded or no part of the publication arrived
-    block: bytes = b""  # Undecodable headers as received. Empty if no part of the publication arrived.
-    created: str = ""
-
-    @property
-    def all_came(self) -> bool:
-        """True if the whole publication arrived, even if its headers could not be decoded."""
-        return self.readable or bool(self.block)
+    error_id: str = ""
 
 
 class Graveyard(Protocol):
@@ -76,10 +67,10 @@ class Graveyard(Protocol):
     async def prepare(self, stream: str) -> None:
         """Find or create the store for the dead letters of a stream."""
 
-    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
+    async def bury(self, delivery: Delivery, spec: DurableSpec, death: Death, now: float) -> tuple[str, str]:
         """Store as much of a dead letter as possible. Raises `BusError` if no letter could be stored.
 
-        An `ordered` handler cannot continue until the publication is acknowledged. Returns a suffix for the reason in the log,
+        An ordered handler cannot continue until the publication is acknowledged. Returns a suffix for the reason in the log,
         and the acknowledgement for the engine.
         """
         ...
@@ -92,33 +83,34 @@ class LetterWriter:
     prefix: str
     _publishing: StoredPublishing
 
-    async def write(self, message: Message, durable: str, death: Death, now: float) -> bool:
+    async def write(self, delivery: Delivery, durable: str, death: Death, now: float) -> bool:
         """Store a dead letter, only once per publication. Returns False if the whole publication could not be stored.
 
         If the letter would exceed a limit, it is stored without the headers and if necessary without the body, and records what
         is missing. The publication is then stored separately and unchanged, and the letter contains its number.
         """
+        message, stream, number = delivery.message, delivery.stream, delivery.to.number
         facts = {
             "Polybus-Durable": durable,
             "Polybus-Attempts": str(death.attempts),
-            "Polybus-Origin": f"{death.stream} {death.number}",
+            "Polybus-Origin": f"{stream} {number}",
             "Polybus-Death": _NO_LINE.sub(" ", death.reason)[:_TEXT],
         }
         if death.error_id:
             facts["Polybus-Error-Id"] = death.error_id
-        if death.id:
-            facts[ID] = death.id
+        if delivery.all_came and message.id:  # otherwise the id is unknown
+            facts[ID] = str(message.id)
         at = f"{self.prefix}.{durable}.{escape_subject(message.subject)}"
-        id, deadline = f"{death.stream}.{death.created}.{durable}.{death.number}", now + _PATIENCE
+        id, deadline = f"{stream}.{delivery.created}.{durable}.{number}", now + _PATIENCE
         whole = message.with_headers({**_headers(message), **facts})
-        if death.readable and await self._fits(whole, id, deadline, at) is not None:
+        if not delivery.to.fault and await self._fits(whole, id, deadline, at) is not None:
             return True
         kept = None
-        if death.all_came:  # without an id, which may be too long: a second copy is harmless
-            kept = await self._fits(message, "", deadline, f"{self.prefix}.{durable}", death.block)
+        if delivery.all_came:  # without an id, which may be too long: a second copy is harmless
+            kept = await self._fits(message, "", deadline, f"{self.prefix}.{durable}", delivery.to.block)
         if kept is not None:
             facts[WHOLE] = str(kept["seq"])
-        *larger, smallest = _parts(message, facts, death)
+        *larger, smallest = _parts(delivery, facts)
         for letter in larger:
             if await self._fits(letter, id, deadline, at) is not None:
                 return kept is not None
@@ -162,17 +154,18 @@ class DeadLetters:
                 f"{self._writer.prefix}.>: a store of another cluster has that name; rename one of them"
             )
 
-    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
+    async def bury(self, delivery: Delivery, spec: DurableSpec, death: Death, now: float) -> tuple[str, str]:
+        stream = delivery.stream
         try:
-            whole = await self._writer.write(message, durable, death, now)
+            whole = await self._writer.write(delivery, spec.name, death, now)
         except LocalProtocolError:  # the store was removed, or lost with the engine's disk
-            await self.prepare(death.stream)
-            whole = await self._writer.write(message, durable, death, now)
-        stays = whole or (await self._stores.config(death.stream)).get("retention") == "limits"
-        if not stays and ordered:
+            await self.prepare(stream)
+            whole = await self._writer.write(delivery, spec.name, death, now)
+        stays = whole or (await self._stores.config(stream)).get("retention") == "limits"
+        if not stays and spec.ordered:
             members = {"retention": "limits", "storage": "file", "max_age": _AGE}
-            subject = f"{self._cluster}.p.{escape_subject(message.subject)}"
-            stays = await self._stores.copy_one(death.stream, death.number, subject, members)
+            subject = f"{self._cluster}.p.{escape_subject(delivery.message.subject)}"
+            stays = await self._stores.copy_one(stream, delivery.to.number, subject, members)
         return ("", OVER) if stays else (_RESTS, again(_REST))
 
 
@@ -195,13 +188,13 @@ async def count_few_letters(jetstream: JetStream, stream: str, prefix: str) -> d
     return await count_letters(jetstream, stream, prefix) if count_of(state, "num_subjects") <= _SUBJECTS else None
 
 
-def _parts(message: Message, facts: dict[str, str], death: Death) -> list[Message]:
+def _parts(delivery: Delivery, facts: dict[str, str]) -> list[Message]:
     """Return smaller versions of a letter, the largest first. Each omits more of the publication."""
-    headers, smallest = _headers(message), "headers, body"
-    without_headers = message.with_headers({**facts, _LEFT_OUT: "headers"})
-    if not death.all_came:
+    message, smallest = delivery.message, "headers, body"
+    headers, without_headers = _headers(message), message.with_headers({**facts, _LEFT_OUT: "headers"})
+    if not delivery.all_came:
         larger = []
-    elif not death.readable:
+    elif delivery.to.fault:
         larger = [message.with_headers({**headers, **facts, _LEFT_OUT: "headers"}), without_headers]
     elif headers:
         larger = [without_headers]

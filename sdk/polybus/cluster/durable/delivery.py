@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 import anyio
-from attrs import define, evolve, field
+from attrs import define, field
 
 from ...errors import BusError, Code, LocalProtocolError
 from ...outcomes import Misfit, described
@@ -41,16 +41,16 @@ class Fate:
     spec: DurableSpec
     name: str
     _graveyard: Graveyard
-    _ends: dict[int, tuple[int, str, str]] = field(factory=dict, init=False)
-    """Attempts, reason and error id of publications whose dead letter could not be stored, by number."""
+    _ends: dict[int, Death] = field(factory=dict, init=False)
+    """Reasons why publications became dead letters that could not be stored, by number."""
 
-    def hopeless(self, delivery: Delivery) -> tuple[int, str, str] | None:
-        """Return attempts, reason and error id if a publication must not be retried, otherwise None."""
+    def hopeless(self, delivery: Delivery) -> Death | None:
+        """Return a reason if a publication must not be retried, otherwise None."""
         to, attempts = delivery.to, self.spec.retry.attempts
         if to.fault:
-            return to.attempt, f"it cannot be read: {to.fault}", ""
+            return Death(to.attempt, f"it cannot be read: {to.fault}")
         if to.attempt > attempts:
-            return self._ends.get(to.number, (attempts, _UNKNOWN, ""))
+            return self._ends.get(to.number, Death(attempts, _UNKNOWN))
         return None
 
     def is_last(self, delivery: Delivery) -> bool:
@@ -59,43 +59,39 @@ class Fate:
     def pause(self, delivery: Delivery) -> float:
         return pause_after(self.spec.retry, delivery.to.attempt)
 
-    async def is_over(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> bool:
+    async def is_over(self, delivery: Delivery, death: Death) -> bool:
         """Store a dead letter for a result of `hopeless`. Returns False if the publication should be retried once more.
 
         This is the case when the engine is full: the handler may succeed by now, which would free space.
         """
         if delivery.to.fault:
-            await self.bury(delivery, attempts, reason, error_id)
+            await self.bury(delivery, death)
         else:
-            await self._keep(delivery, attempts, reason, error_id)
+            await self._keep(delivery, death)
         return delivery.ended
 
-    async def bury(self, delivery: Delivery, attempts: int, reason: str, error_id: str = "") -> None:
+    async def bury(self, delivery: Delivery, death: Death) -> None:
         """Store a dead letter and end redelivery. If the letter cannot be stored, the publication is redelivered."""
-        await self._keep(delivery, attempts, reason, error_id)
+        await self._keep(delivery, death)
         delivery.end(again(max(_AGAIN, self.pause(delivery))))  # has no effect if the letter was stored
 
-    async def _keep(self, delivery: Delivery, attempts: int, reason: str, error_id: str) -> None:
-        message, services, durable, to = delivery.message, self._services, self.spec.name, delivery.to
-        death = Death(attempts, reason, error_id, delivery.stream, to.number, "", not to.fault, to.block, delivery.created)
-        if death.all_came:  # otherwise the id is unknown
-            death = evolve(death, id=str(message.id or ""))
+    async def _keep(self, delivery: Delivery, death: Death) -> None:
+        message, services, durable, number = delivery.message, self._services, self.spec.name, delivery.to.number
         text = "%.200r of the durable handler %s is a dead letter after %d attempts: %.400s"
         fields = log_fields(message=message, handler=self.name)
         try:
-            now, ordered = services.running.time(), self.spec.ordered
-            note, word = await self._graveyard.bury(message, durable, death, now, ordered=ordered)
+            note, word = await self._graveyard.bury(delivery, self.spec, death, services.running.time())
         except BusError as error:
-            said = f"{reason}; the letter cannot be stored, so the publication is redelivered: {error}"
-            warnings, facts = services.running.warnings, (message.subject, durable, attempts, said)
+            said = f"{death.reason}; the letter cannot be stored, so the publication is redelivered: {error}"
+            warnings, facts = services.running.warnings, (message.subject, durable, death.attempts, said)
             warnings.warn(logger, text, *facts, about=self, level=logging.ERROR, extra=fields)
             while len(self._ends) >= _REMEMBERED:
                 del self._ends[next(iter(self._ends))]
-            self._ends[to.number] = attempts, reason, error_id
+            self._ends[number] = death
             return
-        self._ends.pop(to.number, None)
-        logger.error(text, message.subject, durable, attempts, f"{reason}{note}", extra=fields)
-        services.dead_letter(message.peer, message, Code.ABORTED, f"durable {durable}: {reason}")
+        self._ends.pop(number, None)
+        logger.error(text, message.subject, durable, death.attempts, f"{death.reason}{note}", extra=fields)
+        services.dead_letter(message.peer, message, Code.ABORTED, f"durable {durable}: {death.reason}")
         delivery.end(word)
 
 
@@ -117,6 +113,11 @@ class Delivery:
 
     def __attrs_post_init__(self) -> None:
         self.size = len(self.message.raw or b"")
+
+    @property
+    def all_came(self) -> bool:
+        """True if the whole publication arrived, even if its headers could not be decoded."""
+        return not self.to.fault or bool(self.to.block)
 
     def end(self, word: str) -> None:
         if not self.ended:
@@ -157,7 +158,7 @@ class Delivery:
         self._bury(self._decide("is rejected"), reason or "it was rejected")
 
     def _bury(self, fate: Fate, reason: str) -> None:
-        self._reader.services.running.spawn(fate.bury, self, self.to.attempt, reason)
+        self._reader.services.running.spawn(fate.bury, self, Death(self.to.attempt, reason))
 
     def _decide(self, how: str) -> Fate:
         subject = self.message.subject
@@ -190,20 +191,20 @@ class HandlerTaker:
 
     async def handle(self, delivery: Delivery, scope: anyio.CancelScope | None) -> None:
         hopeless = self.fate.hopeless(delivery)
-        if hopeless is not None and await self.fate.is_over(delivery, *hopeless):
+        if hopeless is not None and await self.fate.is_over(delivery, hopeless):
             return
         executor, message, name = self.services.executor, delivery.message, self.handler.name
         try:
             await executor.run(self.handler, message, None)
         except Misfit as error:
             self.services.counters.failed += 1
-            await self.fate.bury(delivery, delivery.to.attempt, f"invalid body for {name}: {error.text}")
+            await self.fate.bury(delivery, Death(delivery.to.attempt, f"invalid body for {name}: {error.text}"))
         except BaseException as error:
             if executor.is_own_cancellation(error, scope) or executor.must_propagate(error, scope):
                 raise
             error_id = executor.failed(message, error)
             if self.fate.is_last(delivery):
-                await self.fate.bury(delivery, delivery.to.attempt, f"{name} failed: {_words(error)}", error_id)
+                await self.fate.bury(delivery, Death(delivery.to.attempt, f"{name} failed: {_words(error)}", error_id))
             else:
                 delivery.end(again(self.fate.pause(delivery)))
         else:
@@ -272,8 +273,8 @@ class SubscriptionTaker:
         else:
             self._offer(delivery)
 
-    async def _take_last(self, fate: Fate, delivery: Delivery, hopeless: tuple[int, str, str]) -> None:
-        if not await fate.is_over(delivery, *hopeless):
+    async def _take_last(self, fate: Fate, delivery: Delivery, hopeless: Death) -> None:
+        if not await fate.is_over(delivery, hopeless):
             self._offer(delivery)
 
     def _offer(self, delivery: Delivery) -> None:

@@ -22,7 +22,8 @@ from .readers import StoreReaders
 if TYPE_CHECKING:
     from ... import Bus
     from ...integrations import Link, Services
-    from ...message import Message
+    from .delivery import Delivery
+    from .storage import DurableSpec
 
 logger: logging.Logger = logging.getLogger("polybus.cluster")
 
@@ -60,10 +61,9 @@ class NoLetters:
     async def prepare(self, stream: str) -> None:
         """Do nothing, because there is no store."""
 
-    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
-        where = f"{death.number} of {death.stream}"
+    async def bury(self, delivery: Delivery, spec: DurableSpec, death: Death, now: float) -> tuple[str, str]:
         word = f"{OVER} {' '.join(death.reason.split())[:_LONGEST_REASON]}" if self._jetstream.hears_why else OVER
-        return f"; it is not redelivered, and without dead_letters= no letter is stored: it was {where}", word
+        return f"; it is not redelivered, and without dead_letters= no letter is stored: it was {_origin(delivery)}", word
 
 
 @define(eq=False)
@@ -78,10 +78,14 @@ class ForeignLetters:
         prefix = self._writer.prefix
         self.place = await _stream_of_letters(self._jetstream, prefix), prefix
 
-    async def bury(self, message: Message, durable: str, death: Death, now: float, *, ordered: bool) -> tuple[str, str]:
-        whole = await self._writer.write(message, durable, death, now)
-        note = "" if whole else f"; its letter is incomplete: it was {death.number} of {death.stream}"
+    async def bury(self, delivery: Delivery, spec: DurableSpec, death: Death, now: float) -> tuple[str, str]:
+        whole = await self._writer.write(delivery, spec.name, death, now)
+        note = "" if whole else f"; its letter is incomplete: it was {_origin(delivery)}"
         return note, OVER
+
+
+def _origin(delivery: Delivery) -> str:
+    return f"{delivery.to.number} of {delivery.stream}"
 
 
 async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:
