@@ -69,7 +69,7 @@ class Backbone(Extension):
     link: Link | None = field(default=None, init=False)
     """Link to the engine. `None` before the first connection, and after the bus has left the cluster."""
     nodes_known: dict[str, NodeJoined] = field(factory=dict, init=False)
-    """Other nodes, keyed by the name under which the engine knows them."""
+    """Other nodes, by the names that the engine uses for them."""
     own: str = field(default="", init=False)  # Name under which the engine knows this node
     numbers: Iterator[int] = field(factory=count, init=False)
     """Sequence numbers of the publications that are stored for clients."""

@@ -68,7 +68,7 @@ class ParkedPublications:
     peer: PeerCore
     _node: Backbone
     cut: set[str] = field(factory=set, init=False)
-    """Nodes whose publications are no longer accepted. Several queues may share this set."""
+    """The queue accepts no more publications from these nodes. Several queues may share this set."""
     patterns: Sequence[str | int] = field(default=(), init=False)
     """Subscriptions of a client that this node hands over."""
     dropped: int = field(default=0, init=False)
@@ -124,7 +124,7 @@ class ParkedPublications:
         self._waiting.append((source, message, size, next(self._node.numbers)))
 
     def _hold(self, size: int) -> bool:
-        """Reserve memory for a publication. Returns False if there is none. A single one may exceed `Limits.outbox_bytes`."""
+        """Reserve memory for a publication. Returns False if the queue is full. One alone may exceed `Limits.outbox_bytes`."""
         most = self._parts.services.limits.outbox_bytes
         if self._waiting and (len(self._waiting) >= self.queue or self._bytes + size > most):
             return False
@@ -304,7 +304,7 @@ class ClientTakeover:
             self._let_go(oldest)
 
     async def _join(self, bus: str, clients: list[Returning]) -> None:
-        """Let the other node hand over the publications from before the marks, then send those that this node has delayed."""
+        """Let the other node hand over what was published before the marks, then send the publications delayed here."""
         splice = Splice(sources.get().urandom(8).hex(), self._node.node_of(bus) or "", clients)
         self._splices[splice.mark] = splice
         joined = False
@@ -324,7 +324,7 @@ class ClientTakeover:
                 self._let_go(returning)
 
     async def _claim(self, splice: Splice) -> bool:
-        """Claim clients, and release those that the other node does not know. Returns False if none remain."""
+        """Claim clients, and release clients that the other node does not know. Returns False if no client remains."""
         # Recordings redact the "token" field.
         clients = [{"token": one.secret, "user": one.peer.identity_key, "name": one.name} for one in splice.clients]
         body = {"mark": splice.mark, "node": self._node.own, "clients": clients}

@@ -205,7 +205,8 @@ class NatsEngine:
     def route(self, sender: EngineClient, operation: NatsOperation, block: bytes) -> None:
         """Deliver a message to all matching subscriptions and one member of each queue group.
 
-        Notify the sender if there are none."""
+        Notify the sender if nothing matches.
+        """
         told, groups = self._streams is not None and self._streams.take(operation, block), dict[str, list[EngineSubscription]]()
         for subscription in self.subscriptions.match(operation.subject):
             if subscription.client is sender and not sender.echo:
@@ -224,7 +225,7 @@ class NatsEngine:
                     sender.deliver(subscription, answer, _NO_RESPONDERS)
 
     def hand(self, at: str, operation: NatsOperation, block: bytes) -> bool:
-        """Deliver a message from the engine itself to subscribers of `at`. Returns `False` if there are none."""
+        """Deliver a message from the engine itself to subscribers of `at`. Returns `False` without subscribers."""
         told = False
         for subscription in self.subscriptions.match(at):
             told = subscription.client.deliver(subscription, operation, block) or told

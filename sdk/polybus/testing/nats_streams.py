@@ -27,7 +27,7 @@ _API: Final = "$JS.API."
 _ACK: Final = "$JS.ACK."
 _NANOSECONDS: Final = 1_000_000_000
 _MOST: Final = 100_000
-"""Maximum number of messages in a stream, whatever its configuration."""
+"""Maximum number of messages in any stream."""
 _PULLS: Final = 512
 """Default limit on pending pull requests per consumer."""
 _ID: Final = re.compile(rb"\r\nNats-Msg-Id:[ ]*([^\r\n]*)", re.I)
@@ -275,7 +275,7 @@ class NatsStreams:
     """The streams of an engine.
 
     Args:
-        hand: ``hand(at, operation, block)`` delivers a message to subscribers of `at`. It returns `False` if there are none.
+        hand: ``hand(at, operation, block)`` delivers a message to subscribers of `at`. It returns `False` without subscribers.
         time: Clock of the engine.
     """
 

@@ -139,7 +139,7 @@ class Administration(Letters):
         return int(answer.get("purged", 0))
 
     async def _acknowledged(self, stream: str, durable: str, last: int) -> int:
-        """Return the highest number up to which a durable handler has acknowledged everything, but at most `last`."""
+        """Return the last number before a durable handler's first unacknowledged publication, at most `last`."""
         found = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{durable}")
         if not found.get("num_pending") and not found.get("num_ack_pending"):
             return last  # includes subjects that it does not handle

@@ -104,7 +104,7 @@ async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:
 
 
 async def letters_of(bus: Bus) -> Letters:
-    """Return the dead letters of the bus's only link, whose URL names their external stream with ``dead_letters=``."""
+    """Return the dead letters of the bus's only link. ``dead_letters=`` in its URL names their external stream."""
     jetstream, publishing = _streams_of(bus)
     parts = parts_of(bus)
     adapter: Any = parts.links.peers[0].link.adapter

@@ -337,7 +337,7 @@ class StoredPublishing:
         return None
 
     async def _other(self, subject: str, answer: dict[str, Any]) -> str | None:
-        """Return the subject under which the same id is already stored. Returns None if the subject is the same or unknown."""
+        """Return the other subject that already has this id in the store, or None if the subject is the same or unknown."""
         with suppress(BusError):
             found = await self.jetstream.ask(f"STREAM.MSG.GET.{answer.get('stream')}", {"seq": answer.get("seq")})
             there = found.get("message")

@@ -163,7 +163,7 @@ _NO_STREAMS: Final = (
 
 @define(eq=False)
 class StoredReading(Extension):
-    """The engines from which a bus reads stored publications. Implements `plugins.extensions.Storage`."""
+    """Reads stored publications from several engines. Implements `plugins.extensions.Storage`."""
 
     _parts: BusParts
     engines: dict[Link, StoreReaders] = field(factory=dict, init=False)
@@ -236,7 +236,7 @@ class StoredReading(Extension):
         raise AmbiguousRoute(f"several links could have a stream of {subject!r} ({urls}): connect with serves=")
 
     async def attach(self, link: Link) -> None:
-        """Start reading from a new link, for all durable handlers or those that its ``serves=`` matches."""
+        """Start reading from a new link, for all durable handlers or only the handlers that match its ``serves=``."""
         if self._parts.links.mesh is not None:
             return
         specs = [spec for spec in self._waiting if not link.serves or _serves(link, spec.handler.subject)]

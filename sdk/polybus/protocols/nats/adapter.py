@@ -137,7 +137,7 @@ class Nats(UrlOptions):
         return {self.nkey: "the file of nkey="} if self.nkey and not is_seed(self.nkey) else {}
 
     def with_files(self, texts: Mapping[str, str]) -> Nats:
-        """Return a copy whose credentials are read from the credentials file. Raises `ValueError` if they are invalid."""
+        """Return a copy with the credentials from the credentials file. Raises `ValueError` if they are invalid."""
         credentials = read_creds(texts[self.creds]) if self.creds else Credentials(key=key_in(texts[self.nkey]))
         made = copy(self)
         object.__setattr__(made, "_credentials", credentials)

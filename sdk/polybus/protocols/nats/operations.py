@@ -1,8 +1,8 @@
 """Reads and writes the operations of NATS clients and servers.
 
-An operation is one frame. It consists of a line and, for some verbs, headers and a payload whose lengths are in the line. As
-for servers, verbs are case-insensitive. A server silently drops a message whose subject has an empty token, and treats a blank
-as the end of a subject, so both are rejected here.
+An operation is one frame. It consists of a line and, for some verbs, headers and a payload. The line contains their lengths.
+Verbs are case-insensitive, as for servers. A server silently drops a message if its subject has an empty token, and treats a
+blank as the end of a subject, so both are rejected here.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class NatsCutter:
         return end + 2
 
     def _left_out(self, data: bytes, position: int, end: int, after: int, frames: list[bytes]) -> int:
-        """Pass on the line of an operation whose payload is over the limit, and return the position to continue at."""
+        """Pass on only the line of an operation, because its payload is over the limit. Returns the position to continue at."""
         frames.append(data[position : end + 2])
         reached = max(end + 2, min(after, len(data)))
         self._skipped = after - reached

@@ -1,4 +1,4 @@
-"""The cluster-node dialect, in which all buses on the engine form one bus. `docs/reference/cluster.md` describes it.
+"""The cluster-node dialect, which joins all buses on the engine into one bus. `docs/reference/cluster.md` describes it.
 
 The engine's subscriptions serve as the directory of handlers, users and nodes. A request to a subject without a subscriber
 receives a 503. This module adds features that the engine lacks: receipts, liveness checks of nodes that share a request or a

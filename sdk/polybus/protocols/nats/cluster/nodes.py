@@ -258,7 +258,7 @@ class ClusterNodes:
     # -- liveness ---------------------------------------------------------------------------------------------------------
 
     def look(self, concerned: Iterable[str], now: float, everyone: bool) -> list[str]:
-        """Check the given nodes, or all nodes, and return those that have been silent for too long."""
+        """Check the given nodes, or all nodes, and return the nodes that have been silent for too long."""
         self._greeted.clear()
         nodes = dict.fromkeys((*concerned, *self.doubted, *(self._nodes if everyone else ())))
         self.doubted.clear()
