@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from attrs import field, frozen
@@ -137,22 +137,24 @@ def _tokens(subject: str | int) -> list[str]:
 
 def check_store_name(name: Any) -> None:
     check_given(name, str, "name", "Store('orders', 'orders.>')")
+    _check_characters_of("store", name)
+
+
+def _check_characters_of(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"the store name {name!r:.60} must have 1 to 100 letters, digits, '-' and '_'")
+        raise ValueError(f"the {what} name {name!r:.60} must have 1 to 100 letters, digits, '-' and '_'")
 
 
 T_co = TypeVar("T_co", covariant=True)
 
 VARIABLE: Final = "POLYBUS_CLUSTER"
 """Environment variable that ``auto`` reads."""
-_TOKEN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _PLAIN: Final = frozenset(("memory", "tcp", "unix", "ws"))
 
 
 def _check_name(cluster: Any, attribute: Any, value: Any) -> None:
     check_given(value, str, "name", "Cluster(name='shop')")
-    if not 0 < len(value) <= 100 or not _TOKEN.issuperset(value):
-        raise ValueError(f"the cluster name {value!r:.60} must have 1 to 100 letters, digits, '-' and '_'")
+    _check_characters_of("cluster", value)
 
 
 def _check_time(cluster: Any, attribute: Any, value: Any) -> None:
@@ -287,32 +289,22 @@ def _without_secrets(url: str) -> str:
     return shown_url(f"{scheme}://...@{tail}" if at else tail)[1:-1][:100]
 
 
-@frozen(eq=False)
-class Survey(Generic[T_co], Sequence[T_co]):
+class Survey(tuple[T_co, ...]):
     """Results from the nodes of a cluster, as a sequence.
 
     Attributes:
         complete: True if all known nodes have responded or left.
     """
 
-    _found: tuple[T_co, ...]
-    complete: bool = True
+    complete: bool
 
-    @overload
-    def __getitem__(self, index: int) -> T_co: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[T_co, ...]: ...
-    def __getitem__(self, index: int | slice) -> T_co | tuple[T_co, ...]:
-        return self._found[index]
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __iter__(self) -> Iterator[T_co]:
-        return iter(self._found)
+    def __new__(cls, found: Iterable[T_co] = (), complete: bool = True) -> Self:
+        survey = super().__new__(cls, found)
+        survey.complete = complete
+        return survey
 
     def __repr__(self) -> str:
-        return f"Survey({list(self._found)!r}, complete={self.complete})"
+        return f"Survey({[*self]!r}, complete={self.complete})"
 
 
 class Node(Struct, frozen=True, weakref=True):
