@@ -205,8 +205,7 @@ class Connecting:
             self._recorder = make_recorder(record)
             for sibling in self._siblings:
                 sibling._recorder = self._recorder
-        self._records = record is not None
-        self._link: Link | None = None
+        self._link: Link
         self._log = LinkLog(f"{self._adapter.name}+{self._connector.url}", self._time)
         self._runtime: Runtime | None = None
         self._gives_bus = gives_bus
@@ -227,10 +226,10 @@ class Connecting:
         return self._services.running.time()
 
     async def __aenter__(self) -> Any:
-        if self._recorder is not None and self._records:
+        if self._recorder is not None:
             self._recorder.claim()
         try:
-            if self._recorder is not None and self._records:
+            if self._recorder is not None:
                 await in_own_thread(self._recorder.open)
             return await self._connected()
         except BaseException as error:
@@ -245,39 +244,26 @@ class Connecting:
         if self._keeps:
             links.storage.expected = True
         runtime = self._runtime = await parts.life.enter()
+        link: Link | None = None
         try:
-            url = self._log.url
-            inner = self._inner
-            link = self._link = Link(
-                links,
-                self._services,
-                self._adapter,
-                url,
-                dialer=self,
-                serves=self._serves,
-                reader=inner,
-                inner=inner is not None,
-                beyond=self._beyond,
-            )
-            link.renews = link.greets = callable(self._headers) or bool(self._files)
-            link.insists = self.insists
-            link.recorder = self._recorder
+            link = self._link = self._new_link()
             if within(runtime):
                 links.of_lifespan.add(link)
             await parts.pubsub.announcer.prepare_link()
-            await self._first(link)
+            await self._first()
             await links.announced(link)
             if self._services.outgoing and link.peer is not None and not link.peer.reads_headers and link.peer.may_be_ours:
                 await link.peer.extended()  # otherwise the first request would lack the hooks' headers
             if (why := link.ends) is not None:  # the server rejected the link in the meantime
-                raise self._failure(link, why)
+                raise self._failure(why)
             if self._keeps:
                 await links.storage.attach(link)
             for sibling in self._siblings:
-                await self._others.enter_async_context(sibling)
+                await sibling._connected()
+                self._others.push_async_exit(sibling._left)
         except BaseException as error:
-            if self._link is not None:
-                self._link.abort(Closed(1000, "the connection attempt was cancelled"))
+            if link is not None:
+                link.abort(Closed(1000, "the connection attempt was cancelled"))
             try:
                 await to_the_end(self._others.__aexit__, type(error), error, None)
             finally:
@@ -285,38 +271,54 @@ class Connecting:
             raise
         return self._services.bus if self._gives_bus or link.peer is None else link.peer.public
 
+    def _new_link(self) -> Link:
+        link = Link(
+            self._parts.links,
+            self._services,
+            self._adapter,
+            self._log.url,
+            dialer=self,
+            serves=self._serves,
+            reader=self._inner,
+            inner=self._inner is not None,
+            beyond=self._beyond,
+        )
+        link.renews = link.greets = callable(self._headers) or bool(self._files)
+        link.insists = self.insists
+        link.recorder = self._recorder
+        return link
+
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            await self._left(error)
+            await self._left(kind, error, trace)
         finally:
             await self._recorded()
 
     async def _recorded(self) -> None:
-        if self._recorder is not None and self._records:
+        if self._recorder is not None:
             await to_the_end(in_own_thread, self._recorder.close)
 
-    async def _left(self, error: BaseException | None) -> None:
-        link, life = self._link, self._parts.life
-        assert link is not None
+    async def _left(self, kind: object, error: BaseException | None, trace: object) -> None:
+        life = self._parts.life
         try:
             if self._siblings:
                 if error is None and life.is_last(1 + len(self._siblings)):
                     await life.drain()  # the last exit: handlers finish before any connection closes
                 await self._others.__aexit__(None if error is None else type(error), error, None)
             if not life.is_last():  # the last exit closes all links
-                await to_the_end(partial(self._parts.links.close, link, drain=error is None))
+                await to_the_end(partial(self._parts.links.close, self._link, drain=error is None))
         finally:
             await life.leave(self._runtime, error)
 
     # -- attempts --------------------------------------------------------------------------------------------------------
 
-    async def _first(self, link: Link) -> None:
-        time = self._services.running.time
+    async def _first(self) -> None:
+        link, time = self._link, self._services.running.time
         until = time() + self._wait
         attempt = 0
         while True:
             try:
-                await self._try(link, first=True)
+                await self._try(first=True)
                 break
             except ConnectFailed as error:
                 left = until - time()
@@ -334,11 +336,11 @@ class Connecting:
                 await anyio.sleep(delay)
         if link.state is State.DOWN or link.state is State.CLOSED:
             raise ConnectFailed(link.url, "the connection closed immediately")
-        self._established(link)
+        self._established()
 
-    async def _try(self, link: Link, first: bool = False) -> None:
-        runtime = self._services.running
-        options = await self._dial_options(link)
+    async def _try(self, first: bool = False) -> None:
+        link, runtime = self._link, self._services.running
+        options = await self._dial_options()
         began = runtime.time()
         transport = await self._connector.connect(options)
         took = runtime.time() - began
@@ -363,7 +365,7 @@ class Connecting:
             if not decided.is_set():
                 transport.abort(Closed(1006, "the handshake did not complete"))
         if self._lost is not None:
-            raise self._failure(link, self._lost)
+            raise self._failure(self._lost)
         if not decided.is_set():
             seconds = runtime.limits.handshake_timeout
             raise ConnectFailed(
@@ -373,9 +375,9 @@ class Connecting:
                 errno=errno.ETIMEDOUT,
             )
 
-    async def _dial_options(self, link: Link) -> DialOptions:
+    async def _dial_options(self) -> DialOptions:
         if self._with_files is not None and self._files:
-            link.adapter = await self._current_adapter(link, self._with_files)
+            self._link.adapter = await self._current_adapter(self._with_files)
         runtime = self._services.running
         codec = self._adapter.codec(runtime.limits)
         return DialOptions(
@@ -383,20 +385,19 @@ class Connecting:
             reads=codec.reads,
             writes=codec.writes,
             subprotocol=self._adapter.name,
-            headers=await self._current_headers(link) if callable(self._headers) else self._checked_headers,
+            headers=await self._current_headers() if callable(self._headers) else self._checked_headers,
             tls=self._tls,
             adapter=self._adapter,
             framing=ProtocolFeatures.of(self._adapter).framing,
         )
 
-    @staticmethod
-    def _failure(link: Link, why: Closed) -> Exception:
+    def _failure(self, why: Closed) -> Exception:
         if isinstance(why.error, (Unauthorized, Forbidden)):
             return why.error
         reason = why.reason or f"closed with code {why.code}"
-        return ConnectFailed(link.url, reason, errno=why.errno, status=why.status)
+        return ConnectFailed(self._link.url, reason, errno=why.errno, status=why.status)
 
-    async def _current_adapter(self, link: Link, with_files: Callable[[Mapping[str, str]], ProtocolAdapter]) -> ProtocolAdapter:
+    async def _current_adapter(self, with_files: Callable[[Mapping[str, str]], ProtocolAdapter]) -> ProtocolAdapter:
         patience = self._services.limits.connect_timeout
         try:
             with anyio.fail_after(patience):
@@ -405,11 +406,11 @@ class Connecting:
         except TimeoutError:
             name = " and ".join(self._files.values())
             reason = f"reading {name} took more than {patience:g} s (Limits.connect_timeout)"
-            raise ConnectFailed(link.url, reason) from None
+            raise ConnectFailed(self._link.url, reason) from None
         except ValueError as error:
-            raise ConnectFailed(link.url, str(error)) from None
+            raise ConnectFailed(self._link.url, str(error)) from None
 
-    async def _current_headers(self, link: Link) -> Mapping[str, str]:
+    async def _current_headers(self) -> Mapping[str, str]:
         """Call the application's function. Raises `ConnectFailed`, or the function's `Unauthorized` or `Forbidden`."""
         headers: Any = self._headers
         patience = self._services.limits.connect_timeout
@@ -419,27 +420,25 @@ class Connecting:
                 with anyio.move_on_after(patience) as scope:
                     headers = await headers
                 if scope.cancelled_caught:
-                    raise ConnectFailed(link.url, f"headers() took more than {patience:g} s (Limits.connect_timeout)")
+                    raise ConnectFailed(self._link.url, f"headers() took more than {patience:g} s (Limits.connect_timeout)")
         except (Unauthorized, Forbidden, ConnectFailed):
             raise
         except BaseException as error:
             if not is_foreign_exception(error):
                 raise
             reason = f"headers() raised {type(error).__name__}: {error}".removesuffix(": ")
-            if link.was_up and self._failures == 1:  # no caller can catch it; LinkLog reports later ones
+            if self._link.was_up and self._failures == 1:  # no caller can catch it; LinkLog reports later ones
                 text = "%s; an attempt to connect to %s follows"
                 logger.warning(text, reason, self._log.url, exc_info=error, extra=self._log.fields)
-            raise ConnectFailed(link.url, reason) from error
+            raise ConnectFailed(self._link.url, reason) from error
         return check_handshake_headers(headers)
 
     async def renewal(self) -> dict[str, Any] | None:
         """Return the members of a hello with a new bearer token: {} if `headers` failed, None if there is no such token."""
-        link = self._link
-        assert link is not None
         if not callable(self._headers):
             return None
         try:
-            headers = await self._current_headers(link)
+            headers = await self._current_headers()
         except (BusError, TypeError) as error:
             text = "no new token for %s: %s; the link ends with the one that it has"
             logger.warning(text, self._log.url, in_one_line(str(error)), extra=self._log.fields)
@@ -451,7 +450,7 @@ class Connecting:
     def told_retry(self, retry: Any) -> None:
         """Use the server's pauses between attempts, because it knows how many clients it has. Our own are the default."""
         self._backoff = backoff_told(self._own, retry)
-        if self._link is not None and self._backoff is not self._own:
+        if self._backoff is not self._own:
             self._link.greets = True  # another server may answer at that address
 
     # -- reconnecting ----------------------------------------------------------------------------------------------------
@@ -464,26 +463,26 @@ class Connecting:
         """Pass other servers to the connector. If the current server is about to stop, move to another."""
         EndpointFeatures.of(self._connector).other_servers(addresses, leaving)
         self._leaving = leaving and len(addresses) > 0
-        if self._leaving and not self._moves and self._link is not None:
+        if self._leaving and not self._moves:
             self._moves = True
-            self._link.runtime.spawn(self._move_on, self._link)
+            self._link.runtime.spawn(self._move_on)
 
-    async def _move_on(self, link: Link) -> None:
+    async def _move_on(self) -> None:
         """Move to another server before the current one stops. If that fails, keep the link until then."""
+        link, attempt = self._link, 0
         try:
-            attempt = 0
             while self._leaving and link.state is State.UP:
                 why = ""
                 try:
                     with anyio.fail_after(link.runtime.limits.handshake_timeout):
-                        moving = await self._beside(link)
+                        moving = await self._beside()
                 except (BusError, OSError, TimeoutError) as error:
                     why, moving = str(error), None
                 if moving is not None:
                     self._leaving, attempt = False, 0
                     self._services.counters.reconnects += 1
                     self._log.moved(link.address)
-                    await self._leave_one(link, moving)
+                    await self._leave_one(moving)
                 elif self._leaving:
                     attempt += 1
                     self._log.stays(why, attempt)
@@ -491,9 +490,9 @@ class Connecting:
         finally:
             self._moves = False
 
-    async def _beside(self, link: Link) -> MovingSession | None:
+    async def _beside(self) -> MovingSession | None:
         """Open a second connection to move the link to. Returns None if the link has ended."""
-        transport = await self._connector.connect(await self._dial_options(link))
+        link, transport = self._link, await self._connector.connect(await self._dial_options())
         connection = next_connection(link, transport)
         if connection is None:
             transport.start(link)
@@ -510,10 +509,10 @@ class Connecting:
             raise ConnectFailed(link.url, connection.why)
         return connection.moving
 
-    async def _leave_one(self, link: Link, moving: MovingSession) -> None:
+    async def _leave_one(self, moving: MovingSession) -> None:
         """Close the old connection once its server has announced the new connection's subscriptions."""
         with suppress(BusError):
-            await link.confirmed()
+            await self._link.confirmed()
         await anyio.sleep(_SPREADS / 2)
         moving.subscribed()
         await anyio.sleep(_SPREADS / 2)
@@ -526,21 +525,22 @@ class Connecting:
         if self._decided is not None:
             self._lost = self._lost or why
             self._decided.set()
-        elif self._stands and self._link is not None:
+        elif self._stands:
             if isinstance(why.error, (Unauthorized, Forbidden)) and self._link.state is State.CLOSED:
                 self._log.given_up(str(why.error))
-            self._down(self._link, why)
+            self._down(why)
 
-    def _down(self, link: Link, why: Closed) -> None:
+    def _down(self, why: Closed) -> None:
+        link = self._link
         if link.state is State.DOWN:
             if self._connector.reconnects:
-                link.runtime.spawn(self._come_back, link, why)
+                link.runtime.spawn(self._come_back, why)
             else:  # even a normal close loses the link
                 self._log.gone(why.reason)
                 link.abort(replace(why, code=1006) if why.code == 1000 else why)
 
-    async def _come_back(self, link: Link, why: Closed) -> None:
-        reason = why.reason
+    async def _come_back(self, why: Closed) -> None:
+        link, reason = self._link, why.reason
         attempts = self._backoff.attempts
         # A link that ends as soon as it is up counts as a failure, or the pauses would never grow. A refusal may come late:
         # without a welcome, a link is up while the server still authenticates it.
@@ -566,7 +566,7 @@ class Connecting:
             if link.state is State.CLOSED:
                 return
             try:
-                await self._try(link)
+                await self._try()
             except (Unauthorized, Forbidden) as error:
                 if self.insists:
                     reason, pause = str(error), _AFTER_REFUSAL
@@ -588,13 +588,13 @@ class Connecting:
                 continue
             self._services.counters.reconnects += 1
             self._log.back(self._failures)
-            self._established(link)
+            self._established()
             return
         self._log.given_up(reason, self._failures)
         link.abort(Closed(1006, f"given up after {self._failures} attempts: {reason}"))
 
-    def _established(self, link: Link) -> None:
-        self._up_since = link.runtime.time()
+    def _established(self) -> None:
+        self._up_since = self._link.runtime.time()
         self._stands = True
-        if link.state is State.DOWN:  # lost again right away
-            self._down(link, Closed(1006, "lost immediately after it was established"))
+        if self._link.state is State.DOWN:  # lost again right away
+            self._down(Closed(1006, "lost immediately after it was established"))
