@@ -206,9 +206,9 @@ class Cluster:
             respond). From then on, ``/readyz`` returns 503 with the reason, and client requests to the cluster (`Bus.forward`)
             fail with `Unavailable` immediately. Until then, they wait in the outbox. This program's own requests always wait
             for the engine or their deadline.
-        remember: Seconds for which this node remembers other nodes' handlers. When the last handler for a subject has left,
-            requests fail with `Unavailable` during this time and with `NoHandler` afterwards. ``Retry()`` retries the former. 0
-            disables this.
+        remember: Number of seconds that this node remembers other nodes' handlers. When the last handler for a subject has
+            left, requests fail with `Unavailable` during this time and with `NoHandler` afterwards. ``Retry()`` retries the
+            former. 0 disables this.
         handover: Seconds at the end of a drain during which this node stores messages for clients that it disconnected, until
             each client's new node fetches them. The time restarts whenever a client moves, but never exceeds the drain timeout.
             0 disables this.

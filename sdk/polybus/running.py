@@ -139,7 +139,7 @@ def announce(url: str) -> None:
 @frozen
 class _Address:
     name: str
-    """Name under which a worker requests the sockets."""
+    """A worker requests the sockets by this name."""
     url: str
     is_dialled: bool
     """True if the bus connects to the address, which is a broker's, instead of serving it."""
@@ -151,7 +151,7 @@ class _Address:
 
 @define(eq=False, repr=False)
 class BusProcess:
-    """A bus that is served as a process. The arguments are those of `run`, which raises fewer errors than this class.
+    """A bus that is served as a process. Takes the arguments of `run`, and raises errors that `run` turns into `SystemExit`.
 
     Attributes:
         announce: Called with each URL that is served.

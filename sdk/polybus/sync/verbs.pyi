@@ -1147,7 +1147,7 @@ class BlockingBus(Twin):
         Args:
             target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 picks a free port.
             protocol: Protocol of a transport object, by name or as an adapter.
-            origins: Web origins whose pages may connect, in addition to the same host and port.
+            origins: Web origins that may connect, in addition to the same host and port.
             hosts: Additional ``Host`` values that a server on a loopback address accepts, for use behind a proxy.
             tls: Server-side context for ``tls`` and ``wss``.
             when_full: Policy for publications when a peer's outbox is full: ``drop_oldest``, ``drop_newest`` or ``disconnect``.

@@ -238,7 +238,7 @@ class Bus(BusVerbs):
         Args:
             target: A URL such as ``ubre+ws://127.0.0.1:8000/bus``, or a transport object. Port 0 picks a free port.
             protocol: Protocol of a transport object, by name or as an adapter.
-            origins: Web origins whose pages may connect, in addition to the same host and port.
+            origins: Web origins that may connect, in addition to the same host and port.
             hosts: Additional ``Host`` values that a server on a loopback address accepts, for use behind a proxy.
             tls: Server-side context for ``tls`` and ``wss``.
             when_full: Policy for publications when a peer's outbox is full: ``drop_oldest``, ``drop_newest`` or ``disconnect``.
@@ -607,7 +607,7 @@ def connect(
         backoff: Pauses between attempts to reconnect. If the server sets `retry`, it overrides `initial` and `maximum`.
         wait: Seconds to keep retrying the first attempt. Use `math.inf` for no limit.
         limits: Limits of the new bus.
-        record: Folder in which to record every frame of this link, with the defaults of `Bus.record`.
+        record: Folder for a recording of every frame of this link, with the defaults of `Bus.record`.
 
     Raises:
         ValueError: If the URL or an option is invalid, or both `bus` and `limits` are given.

@@ -200,13 +200,13 @@ class BusParts:
             self.pubsub.publisher.unsent(message, peer, how, error)
 
     def is_of_this_bus(self, message: Message) -> bool:
-        """Return True if a publication comes from this bus itself or from a client whose publications it relays."""
+        """Return True if this bus has published a message itself or relays it for a client."""
         if message.peer is None or (peer := core_of(message.peer)).host is not self.links:
             return True
         return peer is not self.links.inner_peer and self.pubsub.relay.takes(message)
 
     def keep(self, keeps: Callable[[str | int], bool] | None) -> None:
-        """Store the publications for which `keeps` returns True. `None` stops storing."""
+        """Store publications if `keeps` returns True for their subject. `None` stops storing."""
         self.pubsub.publisher.keeps = keeps
         self.pubsub.publisher.routes.clear()
 
@@ -219,7 +219,7 @@ class BusParts:
         self.pubsub.announcer.inner = None
 
     def withhold(self, peer: PeerCore) -> bool:
-        """Stop sending every publication to a client whose protocol has no subscriptions. Returns False for other clients."""
+        """Stop sending every publication to a client, if its protocol has no subscriptions. Returns False for other clients."""
         recipients = self.pubsub.recipients
         if peer not in recipients.gets_all or peer in recipients.bus_identities.held_out:
             return False

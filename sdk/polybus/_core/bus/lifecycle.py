@@ -163,7 +163,7 @@ class Lifecycle:
     _phase: Phase = field(default=Phase.LEFT, init=False)
     _changing: anyio.Event | None = field(default=None, init=False)
     _entered: int = field(default=0, init=False)
-    """Number of open blocks, links and bridges, except those of the lifespan, which must not keep its own bus alive."""
+    """Number of open blocks, links and bridges. What the lifespan opens does not count, or it would keep its own bus alive."""
     _holders: deque[Runtime] = field(factory=deque, init=False)
     """Runtimes of open ``async with bus`` blocks, the oldest first."""
     _lifespan_task: LifespanTask | None = field(default=None, init=False)

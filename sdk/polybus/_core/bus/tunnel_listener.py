@@ -189,7 +189,7 @@ def tunnel_call(accepts: Any, peer: PeerCore, message: Message, deadline: float,
 
 
 def hops_of(message: Message) -> int:
-    """Return the number of tunnels and bridges that an open message has passed, including those of the delivering link."""
+    """Return the number of tunnels and bridges that an open message has passed, including the tunnels below its link."""
     said = message.attributes.get("hops")
     return (said if isinstance(said, int) else 0) + depth_of_sender(message)
 
