@@ -72,7 +72,7 @@ class JsonReader:
             "request": self._request,
             "success": self._success,
             "publish": self._publish,
-            "item": lambda fields: self._with_body(Message(_ITEM, "", self._id(fields.item)), fields),
+            "item": lambda fields: self._with_data(Message(_ITEM, "", self._id(fields.item)), fields),
             "fail": lambda fields: members.error(self._id(fields.fail), fields.body, fields, limits),
             "subscribe": lambda fields: self._interest(Kind.SUBSCRIBE, fields.subscribe),
             "unsubscribe": lambda fields: self._interest(Kind.UNSUBSCRIBE, fields.unsubscribe),
@@ -96,6 +96,9 @@ class JsonReader:
         decode, build = verb
         try:
             message = build(decode(frame))
+            if (raw := message.raw) is not None:
+                message.decoded = _decode(raw)
+                message.checked = raw
         except (ValueError, RecursionError, RemoteProtocolError):
             return None
         return message if message.kind is not _RESPONSE or message.id in pending else None
@@ -111,8 +114,8 @@ class JsonReader:
             except (LookupError, ValueError, RecursionError):
                 pass  # other members, another order, or malformed
             else:
-                return self._with_checked_body(build(fields)) if long else build(fields)
-            return self._with_checked_body(self._read_any(frame))
+                return self._with_body(build(fields), long)
+            return self._with_body(self._read_any(frame), long)
         except RemoteProtocolError as error:
             error.frame = frame[:200]
             raise
@@ -127,15 +130,21 @@ class JsonReader:
         # The limit applies to bodies, which are checked again; the document's dialect adds at most two levels.
         check_json(frame, self._limits.depth + 2)
 
-    def _with_checked_body(self, message: Message) -> Message:
-        if message.checked is not None:
-            try:
-                check_levels(message.checked, self._limits.depth)
-            except ValueError as error:
-                kind, id = message.kind, message.id
-                refused = refuse_json(error, id if kind is _REQUEST or kind is Kind.OPEN else None)
-                refused.reply_id = id if kind is _RESPONSE else None
-                raise refused from error
+    def _with_body(self, message: Message, long: bool) -> Message:
+        """Decode the JSON in `raw`, and check its depth if the frame is long."""
+        raw = message.raw
+        if raw is None or message.format is not JSON:
+            return message
+        try:
+            message.decoded = _decode(raw)
+            if long:
+                check_levels(raw, self._limits.depth)
+        except (ValueError, RecursionError) as error:
+            kind, id = message.kind, message.id
+            refused = refuse_json(error, id if kind is _REQUEST or kind is Kind.OPEN else None)
+            refused.reply_id = id if kind is _RESPONSE else None
+            raise refused from error
+        message.checked = raw
         return message
 
     def _read_any(self, frame: bytes) -> Message:
@@ -160,70 +169,48 @@ class JsonReader:
         subject = fields.request
         if type(subject) is not str or len(subject) > self._short_subject or not subject.isprintable():
             members.check_subject(subject, self._limits.subject, id, empty=True)
-        message = Message(_REQUEST, subject, id)
+        message = Message(_REQUEST, subject, id, bytes(fields.body) or None)
         ttl = fields.ttl
         if ttl is not None:
             message.ttl = ttl / 1000 if type(ttl) is int and 0 <= ttl <= MAX_INT else WIRE_RULES.read_ttl(ttl, "ttl", id)
         if fields.headers is not None:
             message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers, id)
-        raw = bytes(fields.body)
-        if raw:
-            try:
-                message.decoded = _decode(raw)
-            except (ValueError, RecursionError) as error:
-                raise refuse_json(error, id) from error
-            message.raw = message.checked = raw
         return message
 
     def _publish(self, fields: Any) -> Message:
         subject = fields.publish
         if type(subject) is not str or not 0 < len(subject) <= self._short_subject or not subject.isprintable():
             members.check_subject(subject, self._limits.subject)
-        message = Message(_PUBLISH, subject)
+        message = Message(_PUBLISH, subject, None, bytes(fields.body) or None)
         if fields.headers is not None:
             message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers)
-        raw = bytes(fields.body)
-        if raw:
-            message.decoded = _decode(raw)
-            message.raw = message.checked = raw
         return message
 
     def _success(self, fields: Any) -> Message:
         id = fields.success
         if type(id) is not str or not 0 < len(id) <= self._short_id:
             members.check_id(id, self._limits.id)
-        message = Message(_RESPONSE, "", id)
-        try:
-            if fields.headers is not None:
+        message = Message(_RESPONSE, "", id, bytes(fields.body) or None)
+        if fields.headers is not None:
+            try:
                 message.headers = WIRE_RULES.read_headers(fields.headers, self._limits.headers)
-            raw = bytes(fields.body)
-            if raw:
-                message.decoded = _decode(raw)
-                message.raw = message.checked = raw
-        except (ValueError, RecursionError, RemoteProtocolError) as error:
-            refused = error if isinstance(error, RemoteProtocolError) else refuse_json(error)
-            refused.reply_id = id
-            raise refused from error
+            except RemoteProtocolError as error:
+                error.reply_id = id
+                raise
         return message
 
     def _open(self, fields: Any) -> Message:
         id = self._id(fields.open)
         members.check_subject(fields.subject, self._limits.subject, id, empty=True)
-        return self._with_body(members.opening(id, fields.subject, fields, self._limits), fields, id)
+        return self._with_data(members.opening(id, fields.subject, fields, self._limits), fields, id)
 
-    def _with_body(self, message: Message, fields: Any, answer_id: Any = None) -> Message:
-        raw = bytes(fields.body)
+    def _with_data(self, message: Message, fields: Any, answer_id: Any = None) -> Message:
+        message.raw = bytes(fields.body) or None
         if fields.data is not UNSET:
-            if raw:
+            if message.raw is not None:
                 raise refuse("both body and data", "ambiguous", answer_id)
             message.raw = message.decoded = fields.data
             message.format = OCTETS
-        elif raw:
-            try:
-                message.decoded = _decode(raw)
-            except (ValueError, RecursionError) as error:
-                raise refuse_json(error, answer_id) from error
-            message.raw = message.checked = raw
         return message
 
     def _interest(self, kind: Kind, subject: Any) -> Message:
