@@ -15,7 +15,7 @@ from itertools import accumulate
 from math import inf, isfinite
 from time import perf_counter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from attrs import define, field, fields
 
@@ -48,14 +48,20 @@ def help_texts(kind: type) -> dict[str, str]:
     return {name: re.sub(r"\s+", " ", text) for name, text in found}
 
 
-def families(kind: type, names: Mapping[str, str], snapshot: Any = None) -> Iterator[Metric]:
-    """Return a counter (``_total``) or gauge for each named attribute. Without a snapshot, the families have no values."""
+def families(
+    kind: type, names: Mapping[str, str], snapshots: Iterable[Any] = (), labels: Sequence[str] = ()
+) -> Iterator[Metric]:
+    """Return a counter (``_total``) or gauge for each named attribute, with the value of each snapshot.
+
+    `labels` are attributes of the snapshots. An attribute without a value, which is None, is left out.
+    """
     texts = help_texts(kind)
     for attribute, name in names.items():
-        make: Callable[[str, str], Any] = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-        family = make(name, texts.get(attribute, attribute))
-        if snapshot is not None:
-            family.add_metric([], getattr(snapshot, attribute))
+        make: Callable[..., Any] = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        family = make(name, texts.get(attribute, attribute), labels=labels)
+        for one in snapshots:
+            if (value := getattr(one, attribute)) is not None:
+                family.add_metric([getattr(one, label) for label in labels], value)
         yield family
 
 
@@ -179,6 +185,7 @@ _OF_DURABLES: Final = {
     "redelivered": "polybus_store_redelivered",
     "dead_letters": "polybus_dead_letters",
 }
+_DURABLE: Final = ("durable", "store")
 _READY: Final = "polybus_ready", "1 if /readyz answers 200, otherwise 0."
 _PATIENCE: Final = 1.0
 """Seconds that another thread waits for the bus's event loop."""
@@ -198,7 +205,7 @@ class BusCollector:
         """Return the metric families without values."""
         yield GaugeMetricFamily(*_READY)
         yield from families(Stats, _NAMES)
-        yield from _of_durables(())
+        yield from families(DurableStats, _OF_DURABLES, labels=_DURABLE)
         yield from Durations().describe()
 
     def collect(self) -> Iterator[Metric]:
@@ -209,8 +216,8 @@ class BusCollector:
         """
         stats, reason = self._stats()
         yield GaugeMetricFamily(*_READY, value=not reason)
-        yield from families(Stats, _NAMES, stats)
-        yield from _of_durables(stats.durables)
+        yield from families(Stats, _NAMES, (stats,))
+        yield from families(DurableStats, _OF_DURABLES, stats.durables, _DURABLE)
         if (durations := next((one for one in middleware_of(self._bus) if isinstance(one, Durations)), None)) is not None:
             yield from durations.collect()  # only the first, as a family may occur only once
 
@@ -222,16 +229,6 @@ class BusCollector:
                 f"the event loop of the bus has not answered within {_PATIENCE:g} s: something blocks it; see the warnings of "
                 "the logger polybus.handlers"
             ) from None
-
-
-def _of_durables(durables: Iterable[DurableStats]) -> Iterator[Metric]:
-    texts = help_texts(DurableStats)
-    for attribute, name in _OF_DURABLES.items():
-        family = GaugeMetricFamily(name, texts.get(attribute, attribute), labels=("durable", "store"))
-        for one in durables:
-            if (value := getattr(one, attribute)) is not None:
-                family.add_metric([one.durable, one.store], value)
-        yield family
 
 
 def collector(bus: Bus) -> BusCollector:
@@ -273,7 +270,8 @@ async def scrape(bus: Bus) -> str:
     _ = host_of(bus)  # raises in another event loop
     name, others = await cluster.metrics()
     texts = [node_text(bus, name), *(text for text in others.values() if text is not None)]
-    return joined([*texts, text_of([_nodes(len(texts), len(others) + 1 - len(texts))])])
+    nodes = {"answered": len(texts), "silent": len(others) + 1 - len(texts)}
+    return joined([*texts, text_of([_split(GaugeMetricFamily(*_NODES, labels=("state",)), nodes)])])
 
 
 def node_text(bus: Bus, node: str | None) -> str:
@@ -284,21 +282,19 @@ def node_text(bus: Bus, node: str | None) -> str:
     return text_of(_labelled([*ours, *rest], node))
 
 
-def _nodes(answered: int, silent: int) -> Metric:
-    family = GaugeMetricFamily(*_NODES, labels=("state",))
-    family.add_metric(["answered"], answered)
-    family.add_metric(["silent"], silent)
-    return family
+def _split(family: Any, values: Mapping[str, float]) -> Metric:
+    """Add the values of a family by its only label."""
+    for label, value in values.items():
+        family.add_metric([label], value)
+    return cast("Metric", family)
 
 
 def with_workers(text: str, states: Mapping[str, str], restarts: int) -> str:
     """Add the parent process's metrics: the number of workers by state, and the number of restarts."""
     workers = GaugeMetricFamily("polybus_workers", "Workers of this program, by state.", labels=("state",))
-    for state in _STATES:
-        workers.add_metric([state], [*states.values()].count(state))
-    again = CounterMetricFamily("polybus_worker_restarts_total", "Number of times that a worker was restarted.")
-    again.add_metric([], restarts)
-    return joined([text, text_of([workers, again])])
+    counts = {state: [*states.values()].count(state) for state in _STATES}
+    again = CounterMetricFamily("polybus_worker_restarts_total", "Number of times that a worker was restarted.", restarts)
+    return joined([text, text_of([_split(workers, counts), again])])
 
 
 def broker_text(stats: BrokerStats) -> str:
@@ -307,12 +303,9 @@ def broker_text(stats: BrokerStats) -> str:
     texts = help_texts(type(stats))
     servers, dropped = "server_clients", "frames_dropped_total"
     clients = GaugeMetricFamily(names.pop(servers), texts.get(servers, servers), labels=("server",))
-    for server, count in stats.server_clients.items():
-        clients.add_metric([server], count)
     frames = CounterMetricFamily(names.pop(dropped), texts.get(dropped, dropped), labels=("reason",))
-    for reason, count in stats.frames_dropped_total.items():
-        frames.add_metric([reason], count)
-    return text_of([*families(type(stats), names, stats), clients, frames])
+    split = _split(clients, stats.server_clients), _split(frames, stats.frames_dropped_total)
+    return text_of([*families(type(stats), names, (stats,)), *split])
 
 
 def joined(texts: Iterable[str]) -> str:
