@@ -33,7 +33,6 @@ SKIP = {
     "test_handlers_see_the_identity_that_authenticate_returns": _NETWORK,
     "test_a_client_that_authenticate_rejects_is_unauthorized_or_forbidden": _NETWORK,
     "test_an_exception_in_authenticate_refuses_the_client": _NETWORK,
-    "test_a_link_ends_when_its_identity_expires": _NETWORK,
     "test_a_draining_server_finishes_running_requests_and_refuses_new_ones": "it leaves its group, for the others",
     # A bus sends a client away, and the client sees that.
     "test_a_subscription_to_the_server_is_restored_after_a_reconnect": _SENT_AWAY,

@@ -3,6 +3,7 @@
 So this is not in `protocol_suite`. It runs over one protocol, with the means of the suite.
 """
 
+import datetime
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
@@ -16,16 +17,20 @@ from polybus import (
     Context,
     Disconnected,
     Forbidden,
+    Handshake,
     Identity,
+    Limits,
     Message,
     NoHandler,
     Peer,
     RequestCancelled,
+    Unauthorized,
     errors,
     method,
 )
+from polybus.events import LinkDown
 from polybus.protocols import Ubre
-from polybus.testing.contract._base import Contract, Endless, eventually, ground_of, let_expire, suite, take
+from polybus.testing.contract._base import Contract, Endless, echo, eventually, ground_of, let_expire, next_event, suite, take
 from polybus.testing.contract.links import named
 from tests.loops import both_backends  # noqa: F401  # the fixture `anyio_backend`
 
@@ -363,6 +368,53 @@ class AnyProtocol(Contract):
                 await client.publish(news, 1)
                 assert await take(today, 1) == [1]
         assert [subject for verb, subject in asked if verb == "subscribe"] == [secret, news]
+
+    async def test_a_link_ends_when_its_identity_expires(self) -> None:
+        lives = 0.1
+        lets_in = True
+
+        def authenticate(handshake: Handshake) -> Any:
+            nonlocal lets_in
+            soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=lives)
+            once, lets_in = lets_in, False
+            return Identity("ann", expires_at=soon) if once else None
+
+        bus = Bus(authenticate=authenticate, limits=Limits(close_timeout=0.1))
+        events = bus.events()
+        async with self.serving(bus) as (_, dial):
+            was_in = False
+            while not was_in:
+                try:
+                    async with dial() as client:
+                        was_in = True
+                        await eventually(lambda: not client.peers)
+                except Unauthorized:  # on a busy machine the refusal may arrive before the client has entered
+                    assert not was_in
+                    lives, lets_in = 4 * lives, True
+            assert (await next_event(events, LinkDown)).code == 4401
+
+    async def test_an_async_authorize_decides_as_a_plain_one_does_and_keeps_the_order(self) -> None:
+        asked: list[Any] = []
+
+        async def authorize(peer: Peer, verb: str, subject: Any) -> bool:
+            await anyio.lowlevel.checkpoint()
+            asked.append((verb, subject))
+            return bool(subject != "no")
+
+        bus = Bus(authorize=authorize)
+        for subject in ("yes", "no"):
+            bus.handle(subject)(echo)
+        async with self.joined(bus) as client, bus.subscribe("yes") as allowed, bus.subscribe("no") as refused:
+            assert await client.request("yes", 1) == 1
+            with pytest.raises(Forbidden):
+                await client.request("no", 1)
+            assert asked == [("request", "yes"), ("request", "no")]
+            for number in range(20):
+                await client.publish("no", number)
+                await client.publish("yes", number)
+            assert await take(allowed, 20) == list(range(20))
+            assert len(refused) == 0
+            assert bus.stats().refused == 21
 
 
 _MEMBERS = {"make": staticmethod(Ubre), "ground": staticmethod(ground_of("memory")), "subject": staticmethod(str)}
