@@ -36,7 +36,7 @@ BOUNDS = {
         pubsub.recipients._patterns pubsub.recipients.indices
         pubsub.pubsub._groups pubsub.pubsub._handler_queues pubsub.pubsub._subscriptions rpc.channel._line
         rpc.channel._readers broker._broker._listening cluster.engine._running
-        cluster.durable.readers._durables cluster.durable.readers._handlers cluster.durable.readers._of_subscriptions
+        cluster.durable.readers._handlers cluster.durable.readers._of_subscriptions
         cluster.durable.readers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
         cluster.workers.urls prometheus._recent prometheus._tallies protocols.csb.adapter.chosen
         protocols.nats.cluster.nodes._handled protocols.nats.native._pulled protocols.nats.session._pings

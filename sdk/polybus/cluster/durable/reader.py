@@ -146,7 +146,7 @@ class Taker(Protocol):
 class StoreReader:
     services: Services
     number: int
-    _consumer: Consumer
+    consumer: Consumer
     _taker: Taker
     _pull: Pull
     _peer: PeerCore | None = field(default=None, init=False)
@@ -168,7 +168,7 @@ class StoreReader:
         return self._taker.fate is not None and bool(self._running or self._waiting)
 
     async def prepare(self) -> None:
-        await self._consumer.prepare()
+        await self.consumer.prepare()
         self._found = True
 
     async def _run(self) -> None:
@@ -199,7 +199,7 @@ class StoreReader:
         try:
             await self.prepare()
         except Exception as error:  # an engine may answer anything; try again as long as the bus runs
-            text, title, warnings = "%s waits for its store: %s", self._consumer.title, self.services.running.warnings
+            text, title, warnings = "%s waits for its store: %s", self.consumer.title, self.services.running.warnings
             warnings.warn(logger, text, title, error, about=self, lines=1, extra=log_fields(handler=title))
             self._pull.refused(self.services.running.time())
         else:
@@ -244,7 +244,7 @@ class StoreReader:
     def leave(self) -> None:
         self.withdraw()
         self.give_back()
-        self.services.running.spawn(self._consumer.remove)
+        self.services.running.spawn(self.consumer.remove)
 
     def give_back(self) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -269,7 +269,7 @@ class StoreReader:
         more = self._pull.ask(len(self._running) + len(self._waiting), now)
         if more:
             session: Any = peer.link.session
-            asked = Message(Kind.NOTIFY, self._consumer.asked_at, attributes={"to": ToEngine(), "reader": self.number})
+            asked = Message(Kind.NOTIFY, self.consumer.asked_at, attributes={"to": ToEngine(), "reader": self.number})
             asked.decoded = {
                 "batch": more,
                 # The limit is needed because an engine disconnects slow clients.
@@ -286,7 +286,7 @@ class StoreReader:
         if to.status:
             self._status(to, now)
             return
-        accepted = self._consumer.accepts(to)
+        accepted = self.consumer.accepts(to)
         if not accepted:
             if accepted is None:
                 self._pull.refused(now)
@@ -298,17 +298,17 @@ class StoreReader:
             here.to = to
             return
         fate = self._taker.fate
-        delivery = Delivery(self, fate, message, to, self._consumer.stream, self._consumer.created)
+        delivery = Delivery(self, fate, message, to, self.consumer.stream, self.consumer.created)
         message.attributes["attempt"] = to.attempt
         headers = message.headers or {}
         own = headers.get(ID) if to.only is not None else None  # a retried dead letter
-        message.id = own or headers.get(_MESSAGE_ID) or f"{self._consumer.stream}.{to.number}"
+        message.id = own or headers.get(_MESSAGE_ID) or f"{self.consumer.stream}.{to.number}"
         if fate is not None and to.only is not None and to.only != fate.spec.name:  # retried for another durable
             delivery.done()
         elif self._has_room:
             self._begin(delivery, now)
         elif len(self._waiting) < self._pull.places:
-            self._waiting[delivery] = now + self._consumer.ack_wait / _SHARE
+            self._waiting[delivery] = now + self.consumer.ack_wait / _SHARE
         else:
             delivery.give_back()
 
@@ -324,7 +324,7 @@ class StoreReader:
             self._changed.set()
         else:
             text = "%s: the engine refuses: %d %.200s"
-            warnings, title = self.services.running.warnings, self._consumer.title
+            warnings, title = self.services.running.warnings, self.consumer.title
             about, fields = (self, "refused"), log_fields(handler=title)
             warnings.warn(logger, text, title, to.status, to.text, about=about, lines=1, extra=fields)
             self._pull.refused(now)
@@ -332,7 +332,7 @@ class StoreReader:
 
     def forbidden(self, to: ToReader) -> None:
         """Stop on this connection if the engine rejects this consumer's acknowledgements or requests."""
-        consumer = self._consumer
+        consumer = self.consumer
         name = f"{consumer.stream}.{consumer.name}"
         if f".{name}." not in f"{to.ack}." or self._pull.state is PullState.OFF:
             return
@@ -357,7 +357,7 @@ class StoreReader:
             peer.link.answer(Message(Kind.UNSUBSCRIBE, attributes={"reader": self.number}), peer)
 
     def _begin(self, delivery: Delivery, now: float) -> None:
-        self._running[delivery] = now + self._consumer.ack_wait / _SHARE
+        self._running[delivery] = now + self.consumer.ack_wait / _SHARE
         self._bytes += delivery.size
         if len(self._running) == 1:
             self._changed.set()  # so that its progress message is scheduled
@@ -369,7 +369,7 @@ class StoreReader:
             for delivery, when in deliveries.items():
                 if when <= now:
                     say(self._peer, delivery.to, _IN_PROGRESS)
-                    deliveries[delivery] = now + self._consumer.ack_wait / _SHARE
+                    deliveries[delivery] = now + self.consumer.ack_wait / _SHARE
 
     def ended(self, delivery: Delivery, word: str) -> None:
         """Send the acknowledgement `word` for a publication, and start the next publication."""

@@ -59,7 +59,6 @@ class StoreReaders:
     _graveyard: Graveyard
     _readers: dict[int, StoreReader] = field(factory=dict, init=False)
     _handlers: list[StoreReader] = field(factory=list, init=False)
-    _durables: dict[int, DurableConsumer] = field(factory=dict, init=False)
     _of_subscriptions: dict[IteratedQueue, int] = field(factory=dict, init=False)
     _numbers: Iterator[int] = field(factory=lambda: itertools.count(1), init=False)
     _can_bury: bool = field(default=False, init=False)  # True once dead letters can be stored
@@ -108,7 +107,6 @@ class StoreReaders:
     def unsubscribe(self, subscription: IteratedQueue) -> None:
         number = self._of_subscriptions.pop(subscription, None)
         if number is not None:
-            self._durables.pop(number, None)
             self._readers.pop(number).leave()
 
     async def _add(self, spec: DurableSpec | ReplaySpec, pattern: str | int, taker: Taker, places: int) -> StoreReader:
@@ -123,8 +121,6 @@ class StoreReaders:
             await self._graveyard.prepare(consumer.stream)
             self._can_bury = True
         self._readers[reader.number] = reader
-        if isinstance(consumer, DurableConsumer):
-            self._durables[reader.number] = consumer
         return reader
 
     def begin(self) -> None:
@@ -149,18 +145,18 @@ class StoreReaders:
                 self.progress = progress
 
     async def _progress(self) -> tuple[DurableStats, ...]:
-        durables = {(consumer.stream, consumer.name): None for consumer in self._durables.values()}
-        place = self._graveyard.place
+        consumers = [reader.consumer for reader in self._readers.values() if isinstance(reader.consumer, DurableConsumer)]
+        durables = {(consumer.stream, consumer.name): None for consumer in consumers}
+        place, letters, available = self._graveyard.place, None, True
         try:
             letters = None if place is None else await count_few_letters(self._jetstream, *place)
         except BusError as error:
+            available = False
             logger.debug("the engine does not count dead letters: %s", error)
-            found = [await self._one(*each, None, available=False) for each in durables]
-        else:
-            found = [await self._one(*each, letters) for each in durables]
+        found = [await self._one(*each, letters, available) for each in durables]
         return tuple(found if self._is_up else map(_unavailable, found))
 
-    async def _one(self, stream: str, name: str, letters: dict[str, int] | None, available: bool = True) -> DurableStats:
+    async def _one(self, stream: str, name: str, letters: dict[str, int] | None, available: bool) -> DurableStats:
         info: dict[str, Any] | None = None
         try:
             info = await self._jetstream.ask(f"CONSUMER.INFO.{stream}.{name}")

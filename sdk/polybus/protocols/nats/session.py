@@ -47,27 +47,23 @@ class NatsEvent(enum.Enum):
     PONG = "pong"
     OK = "ok"
     ERROR = "error"
-    FATAL = "fatal"
     FOREIGN = "foreign"
     MALFORMED = "malformed"
-    SILENCE = "silence"
-    CLOSED = "closed"
+    END = "end"
 
 
 _WAITING, _CONNECTING, _READY, _CLOSED = NatsState.WAITING, NatsState.CONNECTING, NatsState.READY, NatsState.CLOSED
-_ENDS: Final = dict.fromkeys((NatsEvent.FATAL, NatsEvent.SILENCE, NatsEvent.CLOSED), _CLOSED)
 
 TRANSITIONS: Final[Mapping[NatsState, Mapping[NatsEvent, NatsState]]] = {
     # A NATS server begins with INFO.
     _WAITING: {**dict.fromkeys(NatsEvent, _CLOSED), NatsEvent.INFO: _CONNECTING},
     _CONNECTING: {
         **dict.fromkeys(NatsEvent, _CONNECTING),
-        **dict.fromkeys((NatsEvent.MESSAGE, NatsEvent.FOREIGN, NatsEvent.MALFORMED), _CLOSED),
-        **_ENDS,
+        **dict.fromkeys((NatsEvent.MESSAGE, NatsEvent.FOREIGN, NatsEvent.MALFORMED, NatsEvent.END), _CLOSED),
         NatsEvent.PONG: _READY,
     },
     # A malformed message affects only itself; the link counts them.
-    _READY: {**dict.fromkeys(NatsEvent, _READY), **_ENDS, NatsEvent.FOREIGN: _CLOSED},
+    _READY: {**dict.fromkeys(NatsEvent, _READY), NatsEvent.FOREIGN: _CLOSED, NatsEvent.END: _CLOSED},
     _CLOSED: dict.fromkeys(NatsEvent, _CLOSED),
 }
 
@@ -166,9 +162,9 @@ class NatsSession:
             self._connection.events += [Refused(error), CloseWanted(1002, error.text, error)]
         return False
 
-    def _end(self, event: NatsEvent, wanted: CloseWanted) -> None:
+    def _end(self, wanted: CloseWanted) -> None:
         if self.state is not NatsState.CLOSED:
-            self.state = TRANSITIONS[self.state][event]
+            self.state = TRANSITIONS[self.state][NatsEvent.END]
             self._connection.events.append(wanted)
 
     def _malformed(self, error: RemoteProtocolError, frame: bytes) -> None:
@@ -177,7 +173,7 @@ class NatsSession:
             return
         if error.close_code is not None:  # framing is lost: no other client can cause this
             self._connection.events.append(Refused(error))
-            self._end(NatsEvent.FATAL, CloseWanted(error.close_code, error.text, error))
+            self._end(CloseWanted(error.close_code, error.text, error))
             return
         _, subject, sid, *_ = (*frame[: frame.find(b"\r\n")].decode("utf-8", "replace").split(" "), "", "", "")
         self._dialect.malformed(error, subject, sid, frame)
@@ -194,14 +190,14 @@ class NatsSession:
                 self._dialect.servers_joined()
             return
         if not info.headers and connection.options.cluster:
-            self._end(NatsEvent.FATAL, CloseWanted(1002, _NO_HEADERS, Unsupported(_NO_HEADERS)))
+            self._end(CloseWanted(1002, _NO_HEADERS, Unsupported(_NO_HEADERS)))
             return
         if not info.headers:
             connection.capabilities = replace(connection.capabilities, headers=False, deadlines=False)
         try:
             connect = write_json("CONNECT", self._connect_members(info))
         except (LocalProtocolError, EncodeError) as error:
-            self._end(NatsEvent.FATAL, CloseWanted(4401, error.text, Forbidden(error.text)))
+            self._end(CloseWanted(4401, error.text, Forbidden(error.text)))
             return
         inbox = write_subscription(self._dialect.inbox, None, INBOX_SID)
         self._connection.frames += [connect, inbox, *self._dialect.probes]
@@ -210,7 +206,7 @@ class NatsSession:
     def _leave_if_idle(self) -> None:
         if self._retired and self._dialect.idle:
             text = "the NATS server is about to shut down (lame duck): switching to another"
-            self._end(NatsEvent.CLOSED, CloseWanted(1012, text))
+            self._end(CloseWanted(1012, text))
 
     # -- plugins.SessionMoves --------------------------------------------------------------------------------------------
 
@@ -278,7 +274,7 @@ class NatsSession:
                 error = evolve(error, error=None)
             elif error.error is not None:
                 code = 4403 if isinstance(error.error, Forbidden) else 4401
-            self._end(NatsEvent.FATAL, CloseWanted(code, f"the NATS server says: {error.text}", error.error))
+            self._end(CloseWanted(code, f"the NATS server says: {error.text}", error.error))
         elif self._move(NatsEvent.ERROR, f"-ERR {error.text!r}"):
             self._dialect.not_allowed(error)
 
@@ -324,18 +320,18 @@ class NatsSession:
                 self._asked_at = now
                 self._ping(None)
         elif now - heard >= self._silent:
-            self._end(NatsEvent.SILENCE, CloseWanted(1006, f"no PONG within {self._silent - self._quiet:g} s"))
+            self._end(CloseWanted(1006, f"no PONG within {self._silent - self._quiet:g} s"))
         return self._output()
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
         """Send a goodbye if the dialect has one. For a server, closing the connection is enough."""
         if self.state is NatsState.READY:
             self._dialect.leave()
-        self.state = TRANSITIONS[self.state][NatsEvent.CLOSED]
+        self.state = TRANSITIONS[self.state][NatsEvent.END]
         return self._connection.taken()
 
     def connection_lost(self, reason: str) -> None:
-        self.state = TRANSITIONS[self.state][NatsEvent.CLOSED]
+        self.state = TRANSITIONS[self.state][NatsEvent.END]
         self._dialect.lost()
 
 
