@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     BusDep: TypeAlias = Annotated[Bus, Depends(bus_or_twin_of)]
     """The bus attached to the application of the request, or its blocking twin in a `def` endpoint."""
     BlockingBusDep: TypeAlias = Annotated[BlockingBus, Depends(blocking_bus_of)]
-    """The blocking twin of the bus, for `def` endpoints and `def` dependencies. Unlike `BusDep`, its type is also that of the
+    """The blocking twin of the bus, for `def` endpoints and `def` dependencies. Unlike `BusDep`, it is also typed as the
     twin."""
 
 __all__ = [

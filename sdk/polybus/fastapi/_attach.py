@@ -104,9 +104,9 @@ def bus_error_response(connection: HTTPConnection, error: Exception) -> JSONResp
     """Convert a bus error that an endpoint raised to an HTTP response. `attach` registers this function with the application.
 
     The body is ``{"detail": text, "code": "NOT_FOUND", "reason": ..., "faults": ...}``, with the last two only if the error has
-    them. The text of an error from another program is hidden. Instead, the response contains an id under which you find the
-    details in the log. The status is kept, except that 401 and 403 become 502, because it was not the visitor who was rejected.
-    To pass such an error on deliberately, use ``raise error.relay()``.
+    them. The text of an error from another program is hidden. Instead, the response contains an id, and the log has the
+    details under this id. The status is kept, except that 401 and 403 become 502, because it was not the visitor who was
+    rejected. To pass such an error on deliberately, use ``raise error.relay()``.
 
     Raises:
         Exception: The error itself, if it is not from a request, or if the connection is a WebSocket.

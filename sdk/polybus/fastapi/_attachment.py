@@ -50,7 +50,7 @@ _PAUSE: Final = 0.05
 _WAITING: Final = 64
 """Number of processes in the queue for a name. Additional processes would only repeat the same log line."""
 _DEPTH: Final = 20
-"""Maximum depth to which nested applications are searched, because an application may contain itself."""
+"""Maximum depth of the search in nested applications, because an application may contain itself."""
 _OPEN_FILES: Final = "/proc/self/fd"
 _CREDENTIALS: Final = struct.Struct("3i")
 _ADVICE: Final = (

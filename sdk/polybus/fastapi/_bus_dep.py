@@ -1,6 +1,6 @@
 """Dependencies behind `BusDep` and `BlockingBusDep`, imported if FastAPI is installed.
 
-Both depend on `bus_of`, so a test that overrides it replaces the bus at all endpoints.
+Both depend on `bus_of`, so a test that overrides it replaces the bus at every endpoint.
 """
 
 from __future__ import annotations

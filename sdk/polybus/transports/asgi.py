@@ -158,7 +158,7 @@ class AsgiWebSocket:
 
 
 class AsgiRequest:
-    """A request or upgrade whose Host and Origin are valid. Otherwise the constructor raises `HandshakeRejected`."""
+    """A request or upgrade. The constructor checks Host and Origin, and raises `HandshakeRejected` if one is invalid."""
 
     def __init__(self, options: ListenOptions, scope: Scope, receive: Receive) -> None:
         self.options: ListenOptions = options

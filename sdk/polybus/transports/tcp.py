@@ -177,7 +177,7 @@ def _transport(url: str, wire: Wire, options: DialOptions | ListenOptions) -> Tc
 
 
 def _attached(url: str, wire: Wire, options: DialOptions, said: bytes = b"") -> TcpTransport:
-    """Create a transport whose input starts with the bytes in `said`."""
+    """Create a transport. Its input starts with the bytes in `said`."""
     transport = _transport(url, wire, options)
     wire.attach(transport)
     if said:

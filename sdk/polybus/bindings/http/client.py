@@ -58,7 +58,7 @@ class ExchangeFailed(Exception):
 class HttpClient:
     """A `plugins.Transport` that posts frames. Subclasses implement how frames are posted, and send other requests.
 
-    `headers` are sent with each request, in addition to those of the application. `works` are tasks that run from start to end.
+    `headers` are sent with each request, besides the application's own headers. `works` are tasks that run from start to end.
     If a task raises `ExchangeFailed`, the connection ends.
     """
 

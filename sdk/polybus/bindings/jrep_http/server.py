@@ -223,7 +223,7 @@ class ErraiConnection:
         return offering
 
     def open_channel(self, channel: SessionSocket) -> None:
-        """Send all messages over this WebSocket from now on, starting with those that are waiting. Polls return no messages."""
+        """Send all messages over this WebSocket from now on, starting with the waiting messages. Polls return no messages."""
         before, self._channel = self._channel, channel
         if before is not None:
             before.transport.close(1000, "another WebSocket has taken its place")

@@ -203,7 +203,7 @@ async def connect(address: Address) -> socket.socket:
 
 
 _MOST: Final = 64
-"""Maximum number of addresses to remember in addition to those of the application."""
+"""Maximum number of addresses to remember besides the application's own."""
 
 
 @define

@@ -73,7 +73,7 @@ class Framer(ABC):
 
 
 class PartialFrame:
-    """An incomplete frame of `size` bytes, of which `missing` bytes have not arrived yet."""
+    """An incomplete frame of `size` bytes. `missing` bytes have not arrived yet."""
 
     __slots__ = ("missing", "parts", "size")
 

@@ -1,4 +1,4 @@
-"""Takes over WebSockets that uvicorn has accepted, so that they run like those of the built-in server.
+"""Takes over WebSockets that uvicorn has accepted, so that they run as in the built-in server.
 
 The upgrade passes through ASGI and the application's middleware. After that, ASGI would cost a dictionary, a queue and a task
 switch per frame, so polybus replaces uvicorn's protocol object. uvicorn still counts the replacement as one of its connections,
@@ -48,7 +48,7 @@ class AdoptedWire(AsyncioWire):
     """A connection taken over from uvicorn. It stays in the server's set of connections until it is closed.
 
     The event loop calls it in the context of uvicorn's connection, or of the code that resumed reading. Input is handled in the
-    bus's context, in which anyio finds its event loop.
+    bus's context, because anyio looks up its event loop there.
     """
 
     _connections: set[Any] = field(kw_only=True, alias="connections")

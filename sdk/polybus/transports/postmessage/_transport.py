@@ -92,10 +92,10 @@ class _Iterator:
         return not self.lasting
 
     async def take(self, url: str, host: Host) -> MessagePort:
-        if not (self._asked or self._came):
-            self._asked = True
-            host.spawn(self._ask, url)
         while not self._came:
+            if not self._asked:
+                self._asked = True
+                host.spawn(self._ask, url)
             await self._news.wait()
         came = self._came.pop()
         if isinstance(came, Exception):

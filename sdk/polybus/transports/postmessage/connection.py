@@ -35,7 +35,7 @@ PING: Final = "\0ping"
 PONG: Final = "\0pong"
 ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 64 * 1024
-"""Number of bytes or frames after which an acknowledgement is sent, whichever is reached first."""
+"""An acknowledgement is sent after this many bytes or frames."""
 _HELLO_SIZE: Final = 64 * 1024
 
 

@@ -495,6 +495,28 @@ async def test_an_async_generator_whose_port_comes_late_is_asked_on_where_it_was
     assert waits == 1
 
 
+async def test_two_links_over_one_source_get_a_port_each() -> None:
+    bare: list[Bare] = []
+
+    async def pages() -> AsyncGenerator[InMemoryPort, None]:
+        for _ in range(2):
+            here, there = ports()
+            bare.append(Bare(there, ubre))
+            yield here
+
+    with anyio.fail_after(5):
+        async with aclosing(pages()) as source, anyio.create_task_group() as group:
+            transport = PortTransport(source, bare=True)
+
+            async def double() -> None:
+                async with connect(transport, protocol="ubre", bus=Bus()) as bus:
+                    assert await bus.request("double", 4) == 8
+
+            group.start_soon(double)
+            group.start_soon(double)
+    assert [len(one.heard) for one in bare] == [1, 1]
+
+
 async def test_nobody_waits_where_there_will_be_no_other_port() -> None:
     async def none() -> AsyncIterator[InMemoryPort]:
         for port in list[InMemoryPort]():
