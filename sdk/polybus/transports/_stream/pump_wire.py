@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import anyio
@@ -62,7 +62,7 @@ class PumpWire:
         self._hung_up = False
         self._all_written = False
         self._eof = False
-        self._reading = anyio.CancelScope() if isinstance(stream, TLSStream) else None
+        self._reading = anyio.CancelScope()
         self._everything = anyio.CancelScope()
         self._error: Exception | None = None
         self._lost = False
@@ -92,7 +92,7 @@ class PumpWire:
     async def _read_all(self) -> None:
         rations = rations_here(self._host.call_soon)
         size = _READ_SIZE
-        with self._reading or nullcontext():
+        with self._reading:
             while True:
                 if self._may_read is not None:
                     await self._may_read.wait()
@@ -191,8 +191,7 @@ class PumpWire:
         """Close our half of the connection after all output is written. The reader continues until the peer closes its half."""
         if isinstance(self._stream, TLSStream):
             # TLS has no half-close: closing exchanges goodbyes, and only one task can read.
-            if self._reading is not None:
-                self._reading.cancel()
+            self._reading.cancel()
             with anyio.move_on_after(self._host.limits.close_timeout, shield=True), suppress(Exception):
                 await self._stream.aclose()
             self._eof = True
