@@ -45,14 +45,7 @@ class Hello:
     headers: Mapping[str, str] = field(factory=dict)
 
 
-def hello(protocol: str, headers: Mapping[str, str]) -> str:
-    said: dict[str, Any] = {"v": VERSION, "protocol": protocol}
-    if headers:
-        said["headers"] = dict(headers)
-    return f"\0hi {msgspec.json.encode(said).decode()}"
-
-
-def read_hello(text: str) -> Hello | Closed:
+def _read_hello(text: str) -> Hello | Closed:
     if len(text) > _HELLO_SIZE:
         return Closed(1009, f"a greeting of {len(text)} characters: the limit is {_HELLO_SIZE}")
     try:
@@ -69,15 +62,7 @@ def read_hello(text: str) -> Hello | Closed:
     return Hello(protocol, {name.lower(): value for name, value in headers.items()})
 
 
-def ack(count: int) -> str:
-    return f"\0ack {count}"
-
-
-def bye(code: int, reason: str) -> str:
-    return f"\0bye {code} {cut_reason(reason).decode()}"
-
-
-def read_bye(text: str) -> Closed:
+def _read_bye(text: str) -> Closed:
     word, _, reason = text.partition(" ")
     code = int(word) if word.isascii() and word.isdigit() and len(word) <= 4 else 1002
     return closed_by_peer(code, reason[:256])
@@ -163,8 +148,11 @@ class PortConnection:
         except Exception as error:  # a port is foreign code
             self._fail(error)
 
-    def greet(self, protocol: str, headers: Any) -> None:
-        self._tell(hello(protocol, headers))
+    def greet(self, protocol: str, headers: Mapping[str, str]) -> None:
+        said: dict[str, Any] = {"v": VERSION, "protocol": protocol}
+        if headers:
+            said["headers"] = dict(headers)
+        self._tell(f"\0hi {msgspec.json.encode(said).decode()}")
 
     def settled(self) -> None:
         if self._state is _State.GREETING:
@@ -290,7 +278,7 @@ class PortConnection:
         if self.ours and self._state is not _State.OVER:
             self._ack_at = self._count + ACK_FRAMES
             self._unacked_bytes = 0
-            self._tell(ack(self._count))
+            self._tell(f"\0ack {self._count}")
 
     def _keep(self, frame: bytes) -> None:
         """Store a frame while the receiver is paused. Without acknowledgements, a polybus sender soon stops sending."""
@@ -314,13 +302,13 @@ class PortConnection:
         elif word == "ping":
             self._tell(PONG)
         elif word == "bye":
-            self._end(read_bye(rest))
+            self._end(_read_bye(rest))
             self._close_port()
         elif word != "pong":
             self.close(1002, f"{word[:20]!r} is no control message")
 
     def _greeted(self, text: str) -> None:
-        said = read_hello(text)
+        said = _read_hello(text)
         if isinstance(said, Closed):
             self.close(said.code, said.reason)
         else:
@@ -362,7 +350,7 @@ class PortConnection:
 
     def _leave(self, code: int, reason: str) -> None:
         if self.ours:
-            self._tell(bye(code, reason))
+            self._tell(f"\0bye {code} {cut_reason(reason).decode()}")
         self._close_port()
 
     def _port_closed(self, reason: str) -> None:
