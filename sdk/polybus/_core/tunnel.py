@@ -1,4 +1,4 @@
-"""Tunnels: connections inside another connection. A tunnel is a channel whose items are frames.
+"""Tunnels: connections inside another connection. A tunnel is a channel with frames as its items.
 
 `Bus.tunnel` and `Peer.tunnel` return a `TunnelConnector`. A `TunnelTransport` is one end of a connection. Sending a frame
 requires neither a task nor a queue, unless the other side has not granted credit or the outer connection is slow. Frames are

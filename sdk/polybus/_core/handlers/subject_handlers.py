@@ -32,7 +32,7 @@ Y = TypeVar("Y")
 
 
 class Injected(Protocol):
-    """A class whose instances handlers can receive. See `injected_as`."""
+    """A class that handlers can name as the type of a parameter to receive its instance. See `injected_as`."""
 
     __context_part__: ClassVar[ContextPart]
 

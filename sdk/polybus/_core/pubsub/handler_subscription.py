@@ -1,4 +1,4 @@
-"""Subscriptions of `on` handlers, and queue groups whose members share a pattern's publications."""
+"""Subscriptions of `on` handlers, and queue groups, which share a pattern's publications among their members."""
 
 from __future__ import annotations
 

@@ -368,7 +368,7 @@ class Publisher:
             await anyio.lowlevel.checkpoint()
 
     async def _find_bare(self, peers: Iterable[PeerCore]) -> list[PeerCore]:
-        """Return the connected peers that don't support publications. Sends a hello to peers for which this is unknown."""
+        """Return the connected peers that don't support publications. If this is unknown, send a hello to find out."""
         bare = []
         unconfirmed = self._recipients.unconfirmed
         for peer in peers:

@@ -39,7 +39,7 @@ Credits only count items. The sender knows the size of each item that a credit a
 has read a quarter of either limit.
 """
 _TOLERANCE = 4
-"""Factor by which a peer may exceed `CREDIT_BYTES`, because it counts the bytes of its own encoding."""
+"""A peer may send this multiple of `CREDIT_BYTES`, because it counts the bytes of its own encoding."""
 
 
 class ChannelPort(Protocol):
@@ -143,7 +143,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._ahead_bytes += size
 
     def _may_send(self) -> bool:
-        """Return True if the other side keeps up, or if the channel has ended, in which case `send` raises an error."""
+        """Return True if the other side keeps up. Also if the channel has ended, because `send` then raises an error."""
         return (self._credit > 0 and self._ahead_bytes < CREDIT_BYTES) or self._error is not None or not self._sending
 
     async def _stand_in_line(self, room: Awaitable[None] | None = None) -> None:
@@ -256,7 +256,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         return item
 
     def discard(self) -> None:
-        """Drop unread items and those that arrive later."""
+        """Drop unread items and all later ones."""
         self._receiving = False
         self._items.clear()
         self._port.budget.release(self._unread)

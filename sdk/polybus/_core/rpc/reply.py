@@ -203,7 +203,7 @@ class Reply(Struct, Generic[T_co], eq=False, weakref=True):
             self._error = DeadlineExceeded(self.subject, 0.0, "local", text)
 
     def expire(self, now: float, remark: str = "") -> None:
-        """Fail the request because no usable answer has arrived. `remark` says why there was no answer at all."""
+        """Fail the request because no usable answer has arrived. If there was no answer, `remark` says why."""
         passed_over = self._error
         text = passed_over.text if isinstance(passed_over, DeadlineExceeded) else remark
         self.fail(DeadlineExceeded(self.subject, now - self.started, "local", text))

@@ -38,7 +38,7 @@ _CREDENTIALS: Final = ("authorization", "cookie")
 _SECRET: Final = 6
 """Minimum length of words in credentials that the log hides. Shorter ones are names such as `Bearer`."""
 _ABOUT_HANDLERS = ("request", "notify", "stream", "channel", "tunnel")
-"""Verbs whose subjects are spelled as the handler registered them, so that they need not be normalised."""
+"""The subjects of these verbs are spelled as the handler registered them, so they need no normalisation."""
 
 
 class AccessControl:

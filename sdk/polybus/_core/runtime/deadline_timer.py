@@ -22,7 +22,7 @@ _STALE = 64
 """Maximum number of stale entries in the heap of deadlines, beyond the number of valid entries."""
 
 _PRECISION = 0.01
-"""Seconds by which a deadline may be late, so that one timer is enough for many deadlines."""
+"""Seconds that a deadline may be late, so that one timer is enough for many deadlines."""
 
 
 class Timed(Protocol):

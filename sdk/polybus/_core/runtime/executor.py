@@ -102,7 +102,7 @@ class HandlerExecutor:
 
     @property
     def threads_left(self) -> list[tuple[str, bool]]:
-        """Handlers whose threads are still running after the bus has stopped, and True if the interpreter waits for them."""
+        """Names of handlers with threads that outlived the bus, and True if the interpreter waits for the thread."""
         abandoned = [] if self._threads is None else self._threads.abandoned
         return [(work.name, work.waited_for) for work in abandoned if not work.returned]
 

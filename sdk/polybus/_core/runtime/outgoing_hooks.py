@@ -38,7 +38,7 @@ class Departure:
 
 
 def depart(hooks: Sequence[OutgoingHook], message: Message, peer: Any, limit: int) -> Departure:
-    """Call the hooks for a message. If the peer cannot read headers, those that hooks added are dropped.
+    """Call the hooks for a message. If the peer cannot read headers, drop headers from hooks.
 
     If there are several peers, `peer` is None. `limit` is the maximum size of all headers, in bytes.
     """

@@ -105,11 +105,11 @@ class Runtime:
         """Look-ups of replacements for `Depends` functions, in applications with this bus."""
         self.running: int = 0
         self.few: int = limits.total_running // 16
-        """Number of running requests up to which each peer may run half of the total."""
+        """While no more than this number of requests run, each peer may run half of the total."""
         self.answering: int = 0
-        """Number of requests whose answer is waiting until the peer has read earlier answers."""
+        """Number of answers that wait until the peer has read earlier answers."""
         self.stopping: int = 0
-        """Number of cancelled requests in `running` whose handler has not returned yet."""
+        """Number of cancelled requests in `running`. Their handlers have not returned yet."""
         self._turn = 0
         self._turn_ends = False
         self._context = contextvars.copy_context()

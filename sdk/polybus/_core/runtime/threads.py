@@ -137,7 +137,7 @@ class CallThreads(Struct, eq=False):
     _threads: Threads
     name: str
     owner: tuple[object, object]
-    """Network address and peer on whose behalf the call runs."""
+    """Network address and peer that the call runs for."""
     holds: bool
     """True if the call may hold a resource and must not wait for threads."""
     over: bool = False

@@ -60,7 +60,7 @@ class Job(Protocol):
 
     @property
     def owner(self) -> tuple[object, object]:
-        """Network address and link on whose behalf the job runs."""
+        """Network address and link that the job runs for."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class Job(Protocol):
 
 
 class Line(Generic[T]):
-    """A queue in which network addresses take turns, and the peers of each address too. A peer's calls stay in order."""
+    """A queue. Network addresses take turns, and so do the peers of each address. A peer's calls stay in order."""
 
     def __init__(self) -> None:
         self._addresses: OrderedDict[object, OrderedDict[object, deque[T]]] = OrderedDict()
