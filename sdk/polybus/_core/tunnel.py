@@ -148,7 +148,6 @@ class FrameChannel(Channel[bytes, bytes]):
         """Time at which the last frame was written, or the oldest waiting frame was queued."""
         self._goodbye: Closed | None = None
         self._why: Closed | None = None
-        self._told = False
         self._answered = anyio.Event()
         self.accepted: bool = False
 
@@ -293,8 +292,8 @@ class FrameChannel(Channel[bytes, bytes]):
                 break
             receiver.frames_received((frame,))
             self._grant(size)
-        if self._why is not None and not self._told and (not self._items or self._error is not None):
-            self._told = True
+        if self._why is not None and (not self._items or self._error is not None):
+            self._receiver = None
             self.discard()  # unread frames
             receiver.closed(self._why)
 

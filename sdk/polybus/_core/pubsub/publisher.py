@@ -281,7 +281,7 @@ class Publisher:
 
     async def _send_late(self, rest: Unsent, peer: PeerCore) -> None:
         try:
-            if await self._find_bare((peer,)):
+            if await self._is_bare(peer):
                 raise bare_peer(peer)
             if self._services.authorize is not None and not peer.link.upstream:
                 self._offer_if_allowed(rest, peer)
@@ -367,21 +367,17 @@ class Publisher:
                 return
             await anyio.lowlevel.checkpoint()
 
-    async def _find_bare(self, peers: Iterable[PeerCore]) -> list[PeerCore]:
-        """Return the connected peers that don't support publications. If this is unknown, send a hello to find out."""
-        bare = []
-        unconfirmed = self._recipients.unconfirmed
-        for peer in peers:
-            if peer in unconfirmed and peer.connected:
-                try:
-                    if peer.silent:
-                        _ = peer.negotiation.ask()  # without waiting, but a later answer counts
-                        bare.append(peer)
-                    elif not await peer.extended() and (peer.speaks_extensions is False or peer.silent):
-                        bare.append(peer)
-                except BusError:
-                    continue  # the peer has disconnected, and the link decides about the publication
-        return bare
+    async def _is_bare(self, peer: PeerCore) -> bool:
+        """Return True if a connected peer doesn't support publications. If this is unknown, send a hello to find out."""
+        if peer not in self._recipients.unconfirmed or not peer.connected:
+            return False
+        try:
+            if peer.silent:
+                _ = peer.negotiation.ask()  # without waiting, but a later answer counts
+                return True
+            return not await peer.extended() and (peer.speaks_extensions is False or peer.silent)
+        except BusError:
+            return False  # the peer has disconnected, and the link decides about the publication
 
     async def _send(self, message: Message, peer: PeerCore, deadline: float) -> bool:
         link = peer.link
@@ -418,7 +414,7 @@ class Publisher:
         if peer.speaks_extensions is False or peer.silent:
             raise bare_peer(peer)
         if peer.connected:
-            peer.link.runtime.spawn(self._find_bare, (peer,))
+            peer.link.runtime.spawn(self._is_bare, peer)
 
     def send_nowait(self, message: Message, peer: PeerCore, deadline: float) -> bool:
         """Send a publication to a peer if `authorize` allows it. Returns False if there is no room."""

@@ -6,6 +6,7 @@ import contextvars
 import logging
 import math
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import anyio
@@ -306,7 +307,9 @@ def retried(runtime: Runtime, retry: Retry, subject: str | int, timeout: float, 
     deadline = now + timeout
     ttl = runtime.ttl(now, deadline)
     reply: Reply[Any] = Reply(runtime.loop, subject, returns, now, deadline, ttl)
-    attempts = Attempts(runtime, retry, reply, ask, deadline if ttl is None else now + ttl, ask(timeout=timeout))
+    # In the caller's context, so that the trace spans of all attempts have the same parent.
+    again = partial(contextvars.copy_context().run, ask)
+    attempts = Attempts(runtime, retry, reply, again, deadline if ttl is None else now + ttl, ask(timeout=timeout))
     reply.on_cancel = lambda _: attempts.scope.cancel()
     runtime.spawn(attempts.run)
     return reply
@@ -322,8 +325,6 @@ class Attempts(Struct, eq=False):
     _until: float
     """Deadline for all attempts together."""
     _current: Reply[Any]
-    _context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    """Caller's context, so that the trace spans of all attempts have the same parent."""
     _last: BusError | None = None
     _failed: int = 0
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -366,7 +367,7 @@ class Attempts(Struct, eq=False):
         if (now := time()) >= until:
             return False
         try:
-            self._current = self._context.run(self._ask, timeout=until - now)
+            self._current = self._ask(timeout=until - now)
         except BusError as refusal:  # for example because there are several links now
             self._fail(refusal)
         return True

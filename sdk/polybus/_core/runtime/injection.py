@@ -56,20 +56,25 @@ class Injection(Struct, eq=False):
     needs: list[tuple[str, Provider]]
 
     @asynccontextmanager
-    async def values(self, services: Services, context: Context, threads: CallThreads | None) -> AsyncIterator[dict[str, Any]]:
-        """Create the values for a call, and clean them up in reverse order on exit.
+    async def prepared(
+        self, bound: Bound, services: Services, context: Context
+    ) -> AsyncIterator[tuple[CallThreads | None, Callable[[], Any]]]:
+        """Create the values for a call, and clean them up in reverse order on exit. Returns the function with all arguments.
 
-        An exception in the block is raised in each dependency, as in nested ``with`` statements. A dependency can replace the
-        exception but cannot suppress it. After a cancellation, the clean-up may take `_CLEAN_UP` seconds.
+        If `bound` raises `Misfit`, no values are created. An exception in the block is raised in each dependency, as in nested
+        ``with`` statements. A dependency can replace the exception but cannot suppress it. After a cancellation, the clean-up
+        may take `_CLEAN_UP` seconds.
 
         Raises:
             Exception: If a dependency or its clean-up raises it.
         """
+        threads = services.executor.threads_of(self.handler, context.message)
+        function = bound(threads)
         scope = anyio.CancelScope()  # outside of any scope that dependencies open
         call = _Call(self.handler, services, context, scope, threads)
         with scope:
             try:
-                yield {name: await call.value(provider) for name, provider in self.needs}
+                yield threads, partial(function, **{name: await call.value(provider) for name, provider in self.needs})
             except BaseException as error:
                 await call.leave(error)
             else:
@@ -80,21 +85,15 @@ class Injection(Struct, eq=False):
             await anyio.lowlevel.checkpoint()
 
     async def call(self, bound: Bound, services: Services, context: Context, *, in_thread: bool) -> Any:
-        """Call the function that `bound` returns with the values. If `bound` raises `Misfit`, no values are created."""
-        threads = services.executor.threads_of(self.handler, context.message)
-        function = bound(threads)
-        async with self.values(services, context, threads) as values:
-            with_values = partial(function, **values)
-            result = await services.executor.in_a_thread(threads, with_values) if in_thread else with_values()
+        async with self.prepared(bound, services, context) as (threads, function):
+            result = await services.executor.in_a_thread(threads, function) if in_thread else function()
             return await result if inspect.isawaitable(result) else result
 
     @asynccontextmanager
     async def items(self, bound: Bound, services: Services, context: Context) -> AsyncIterator[Any]:
-        """Call the generator function that `bound` returns with the values. The values exist until the block exits."""
-        threads = services.executor.threads_of(self.handler, context.message)
-        function = bound(threads)
-        async with self.values(services, context, threads) as values:
-            items = function(**values)
+        """Call a generator function. The values exist until the block exits."""
+        async with self.prepared(bound, services, context) as (_, function):
+            items = function()
             yield await items if inspect.isawaitable(items) else items
 
 
