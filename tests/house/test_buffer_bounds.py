@@ -158,7 +158,7 @@ BOUNDS = {
     "Limits.waiting messages, Limits.waiting_bytes; charged to the peer": """
         peer.authorization_queue._waiting peer.inbound_calls.waiting
     """,
-    "Limits.waiting of each peer, or Cluster.waiting; charged. Of the bus itself Limits.pending": "runtime.workers._waiting",
+    "Limits.waiting of each peer, or Cluster.waiting; charged. Of the bus itself Limits.pending": "runtime.workers._owners",
     "Limits.waiting_bytes: a hello that does not fit is answered at once; charged": "peer.negotiation._deferred",
     "made once": "protocols.ubre.json_format._by_letter protocols.ubre.json_format._by_verb",
     "MAX_FRAGMENTS parts of one message, as large as it may be": "bindings.http.uvicorn.frames",

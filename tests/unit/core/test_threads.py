@@ -14,7 +14,7 @@ import pytest
 from fast_depends import Depends
 
 from polybus import Bus, BusError, Context, Limits, connect
-from polybus._core.runtime.workers import Line
+from polybus._core.runtime.workers import Line, Places
 from polybus.testing import pair
 from tests.loops import ASYNCIO, PARAMS, every_loop  # noqa: F401
 from tests.support import BOUND, eventually
@@ -134,11 +134,33 @@ def test_turns_go_round_among_addresses_and_the_peers_of_each() -> None:
     waiting = {"a1": of_a, "a2": of_a, "a3": of_a, "b1": of_b, "b2": of_b, "c1": of_c, "c2": of_c, "c3": of_c}
     for one, owner in waiting.items():
         line.append(one, owner)
-    assert line.remove("a2", ("A", "1"))
-    assert not line.remove("a2", ("A", "1"))
-    assert not line.remove("x", ("X", "1"))
+    assert "a2" in line and line.remove("a2")
+    assert "a2" not in line and not line.remove("a2")
+    line.append("b0", of_b, first=True)
+    assert line.remove("b0")
     assert [line.pop() for _ in range(len(line))] == ["a1", "c1", "b1", "c2", "a3", "c3", "b2"]
     assert len(line) == 0
+
+
+class Placed:
+    def __init__(self, places: Places, owner: tuple[str, str], running: list["Placed"]) -> None:
+        self.owner = owner
+        self._places, self._running = places, running
+
+    def proceed(self) -> None:
+        assert self._places.take(self)
+        self._running.append(self)
+
+
+def test_waiting_addresses_get_the_slots_of_a_handler_in_turn_and_so_do_their_links() -> None:
+    places, running = Places(1), list[Placed]()
+    first, *others = (Placed(places, (name[0], name), running) for name in ("A1", "A1", "A2", "A3", "B1", "B1"))
+    first.proceed()
+    for call in others:
+        places.wait(call)
+    for _ in others:
+        places.leave(running[-1])
+    assert [call.owner[1] for call in running] == ["A1", "A1", "B1", "A2", "B1", "A3"]
 
 
 async def test_leaving_does_not_wait_for_ever_for_a_thread_and_leaves_nothing_on_the_loop(stuck: Stuck) -> None:

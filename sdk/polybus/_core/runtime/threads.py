@@ -79,7 +79,7 @@ class Threads:
         try:
             await waiter
         except BaseException:
-            if not self._line.remove(waiter, owner):  # woken, but cancelled before it ran
+            if not self._line.remove(waiter):  # woken, but cancelled before it ran
                 self.give()
             raise
 

@@ -74,29 +74,37 @@ class Job(Protocol):
 
 
 class Line(Generic[T]):
-    """A queue. Network addresses take turns, and so do the peers of each address. A peer's calls stay in order."""
+    """A queue. Network addresses take turns, and so do the peers of each address. A peer's items have priorities.
+
+    Items must be unique.
+    """
 
     def __init__(self) -> None:
-        self._addresses: OrderedDict[object, OrderedDict[object, deque[T]]] = OrderedDict()
-        self._size = 0
+        self._addresses: OrderedDict[object, OrderedDict[object, PriorityQueue[T]]] = OrderedDict()
+        self._owners: dict[T, tuple[object, object]] = {}
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._owners)
 
-    def append(self, one: T, owner: tuple[object, object]) -> None:
-        """Add an item. The owner is a network address and a peer."""
-        address, peer = owner
-        self._addresses.setdefault(address, OrderedDict()).setdefault(peer, deque()).append(one)
-        self._size += 1
+    def __contains__(self, one: object) -> bool:
+        return one in self._owners
 
-    def remove(self, one: T, owner: tuple[object, object]) -> bool:
-        address, peer = owner
-        peers = self._addresses.get(address)
-        queue = None if peers is None else peers.get(peer)
-        if queue is None or one not in queue:
+    def append(self, one: T, owner: tuple[object, object], level: int = 0, *, first: bool = False) -> None:
+        """Add an item, with `first` at the front of its level. The owner is a network address and a peer."""
+        self._owners[one] = address, peer = owner
+        queue = self._addresses.setdefault(address, OrderedDict()).setdefault(peer, PriorityQueue())
+        if first:
+            queue.appendleft(one, level)
+        else:
+            queue.append(one, level)
+
+    def remove(self, one: T) -> bool:
+        """Remove an item. Returns False if it is not in the queue."""
+        owner = self._owners.pop(one, None)
+        if owner is None:
             return False
-        queue.remove(one)
-        self._size -= 1
+        address, peer = owner
+        self._addresses[address][peer].remove(one)
         self._tidy(address, peer)
         return True
 
@@ -105,7 +113,7 @@ class Line(Generic[T]):
         address, peers = next(iter(self._addresses.items()))
         peer, queue = next(iter(peers.items()))
         one = queue.popleft()
-        self._size -= 1
+        del self._owners[one]
         peers.move_to_end(peer)
         self._addresses.move_to_end(address)
         self._tidy(address, peer)
@@ -328,11 +336,11 @@ class PlacedCall(Protocol):
 
 @define(eq=False, repr=False)
 class Places:
-    """Concurrency slots of a handler. Waiting links take turns, so that a busy link delays only itself."""
+    """Concurrency slots of a handler. Waiting addresses and their links take turns, so that a busy link delays only itself."""
 
     most: int
     _taken: set[PlacedCall] = field(factory=set, init=False)
-    _waiting: OrderedDict[object, PriorityQueue[PlacedCall]] = field(factory=OrderedDict, init=False)
+    _waiting: Line[PlacedCall] = field(factory=Line, init=False)
 
     @property
     def full(self) -> bool:
@@ -346,27 +354,13 @@ class Places:
 
     def wait(self, call: PlacedCall, level: int = 0, *, first: bool = False) -> None:
         """Queue a call for a slot, at the front with `first`."""
-        link = call.owner[1]
-        queue = self._waiting.get(link)
-        if queue is None:
-            queue = self._waiting[link] = PriorityQueue()
-        if first:
-            queue.appendleft(call, level)
-        else:
-            queue.append(call, level)
+        self._waiting.append(call, call.owner, level, first=first)
 
     def waits(self, call: PlacedCall) -> bool:
-        queue = self._waiting.get(call.owner[1])
-        return queue is not None and call in queue
+        return call in self._waiting
 
     def drop(self, call: PlacedCall) -> bool:
-        link = call.owner[1]
-        queue = self._waiting.get(link)
-        if queue is None or not queue.remove(call):
-            return False
-        if not queue:
-            del self._waiting[link]
-        return True
+        return self._waiting.remove(call)
 
     def leave(self, call: PlacedCall) -> None:
         """Return the slot of a call, if it has one, and pass it on."""
@@ -375,10 +369,4 @@ class Places:
         self._taken.discard(call)
         # A call that must wait for a slot of its peer doesn't take one here, so go on with the next.
         while self._waiting and len(self._taken) < self.most:
-            link, queue = next(iter(self._waiting.items()))
-            following = queue.popleft()
-            if queue:
-                self._waiting.move_to_end(link)
-            else:
-                del self._waiting[link]
-            following.proceed()
+            self._waiting.pop().proceed()
