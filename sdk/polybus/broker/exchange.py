@@ -91,8 +91,7 @@ class Exchange:
             self.registry.drop(server, "not_your_client", f"client {number} is another server's")
             self.registry.expel(server, 1008, f"client {number} is not yours")
         elif kind == wire.CLOSE:
-            code, reason = frames.closing(frame)
-            self.registry.step(client, Event.SERVER_CLOSES, code, reason)
+            self.registry.send_away(client, *frames.closing(frame))
         else:
             self.registry.step(client, Event.SERVER_SPEAKS, frame=frame)
 

@@ -36,11 +36,7 @@ class Stage(enum.Enum):
 class Event(enum.Enum):
     CLIENT_SPEAKS = "client speaks"
     SERVER_SPEAKS = "server speaks"
-    SERVER_CLOSES = "server closes"
-    SERVER_GONE = "server gone"
-    CLIENT_SLOW = "client slow"
-    SENT_AWAY = "sent away"  # The client violated the protocol, or its identity expired
-    DRAIN = "drain"
+    SENT_AWAY = "sent away"  # By its server or for the end of its server (steps 7.1 and 8.1), or by the broker
     CLIENT_GONE = "client gone"
     RESTED = "rested"
 
@@ -206,7 +202,7 @@ class ClientRegistry:
         left = list(server.clients.values())
         self._release(server)
         for client in left:
-            self.step(client, Event.SERVER_GONE, 1001, "the server has gone")
+            self.send_away(client, 1001, "the server has gone")
         self._tell(ServerLeft(at=self._clock(), address=server.end.address, server=server.id, clients=len(left), reason=reason))
 
     def expel(self, server: Server, code: int, reason: str) -> None:
@@ -295,7 +291,7 @@ class ClientRegistry:
     def _too_slow(self, client: BrokerClient) -> None:
         if client.stage is Stage.OPEN:
             self.counters.clients_too_slow_total += 1
-            self.step(client, Event.CLIENT_SLOW, 1013, SLOW)
+            self.send_away(client, 1013, SLOW)
 
     # -- the table -------------------------------------------------------------------------------------------------------
 
@@ -349,7 +345,7 @@ class ClientRegistry:
     def drain(self) -> None:
         self.draining = True
         for client in list(self.clients.values()):
-            self.step(client, Event.DRAIN, 1001, "the broker is shutting down")
+            self.send_away(client, 1001, "the broker is shutting down")
 
     def drop(self, party: BrokerClient | Server, reason: DropReason, text: str) -> None:
         """Count a dropped frame. Closes the sender's connection if it sent too many invalid frames within a minute."""
@@ -398,10 +394,7 @@ TABLE: Final[Mapping[Stage, Mapping[Event, tuple[_Act | None, Stage | None]]]] =
     Stage.OPEN: {
         Event.CLIENT_SPEAKS: (ClientRegistry._to_server, _OPEN),  # steps 4.1 and 5.3
         Event.SERVER_SPEAKS: (ClientRegistry._to_client, _OPEN),  # steps 4.3 and 5.1
-        **dict.fromkeys(
-            (Event.SERVER_CLOSES, Event.SERVER_GONE, Event.CLIENT_SLOW, Event.SENT_AWAY, Event.DRAIN),
-            (ClientRegistry._close, _LEAVING),  # steps 7.1 and 8.1
-        ),
+        Event.SENT_AWAY: (ClientRegistry._close, _LEAVING),  # steps 7.1 and 8.1
         Event.CLIENT_GONE: (ClientRegistry._tell_closed, _RESTING),  # step 6.1
         Event.RESTED: (None, _OPEN),
     },

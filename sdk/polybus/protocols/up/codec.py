@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 from msgspec.structs import replace
 
 from ...body import JSON, OCTETS, TEXT, BodyFormat, check_json
@@ -353,10 +353,7 @@ class UpCodec:
     reads: frozenset[Literal["text", "binary"]] = frozenset({"binary"})
     writes: Literal["text", "binary"] = "binary"
     # Reads a frame, with ids in wire form. Raises only `RemoteProtocolError`.
-    read: Callable[[bytes], UpMessage] = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "read", UpReader(self.limits).read)
+    read: Callable[[bytes], UpMessage] = field(init=False, default=Factory(lambda self: UpReader(self.limits).read, True))
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
         """Bytes are sent unchanged, protobuf messages in an ``Any``, and anything else as JSON."""

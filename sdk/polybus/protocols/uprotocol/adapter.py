@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Literal
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 
 from ...body import JSON, OCTETS, BodyFormat
 from ...errors import LocalProtocolError, RemoteProtocolError, Unsupported
@@ -47,11 +47,8 @@ class UProtocolCodec:
     schema: str  # ``dataschema`` of bytes
     level_of: Callable[[str | int], str | None]  # Returns the configured priority of a subject, or None
     formats: tuple[BodyFormat, ...] = FORMATS
-    # Reads the message of a frame. Raises only `RemoteProtocolError`.
-    read: Callable[[bytes], EventMessage] = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "read", self.reader.read)  # bound once, not for each frame
+    # Reads the message of a frame. Raises only `RemoteProtocolError`. Bound once, not for each frame.
+    read: Callable[[bytes], EventMessage] = field(init=False, default=Factory(lambda self: self.reader.read, True))
 
     @property
     def item_formats(self) -> tuple[BodyFormat, ...]:
