@@ -43,7 +43,7 @@ logger: logging.Logger = logging.getLogger("polybus.broker")
 ListensIn: TypeAlias = "Callable[[Transport, str | None], tuple[Transport, Callable[[Receiver], Receiver]]]"
 
 WANTED = "x-csb-server"
-"""Header or query parameter in which a client names the server that it wants."""
+"""A client names the server that it wants in this header or query parameter."""
 
 
 @frozen
@@ -210,11 +210,11 @@ class Broker:
     to the server with the fewest clients. The broker never decodes payloads.
 
     Args:
-        clients: One or more URLs on which to listen for clients, with any transport.
-        servers: One or more URLs on which to listen for servers.
+        clients: One or more URLs to listen on for clients, with any transport.
+        servers: One or more URLs to listen on for servers.
         limits: The broker uses `Limits.message`, ``peers``, the timeouts and the pings. It closes a slow client with more than
-            ``outbox_bytes`` unread bytes. ``total_bytes`` limits the unread bytes of all slow clients together, and those of
-            each server.
+            ``outbox_bytes`` unread bytes. ``total_bytes`` limits the unread bytes of all slow clients together, and of each
+            server.
         authenticate: Hook for clients, as in `Bus.authenticate`. The broker closes a client when its identity expires, but does
             not pass the identity on to servers.
         authenticate_servers: Hook for servers.
@@ -224,7 +224,7 @@ class Broker:
         metrics: Address for Prometheus's ``/metrics``, for example ``http://127.0.0.1:9100``. Requires ``pip install
             'polybus[prometheus]'``.
         insecure: Accept every client even if other machines can reach an address, directly or through a proxy.
-        record: Folder in which to record every frame to and from clients, as `Bus.record` does. Requires ``pip install
+        record: Folder for a recording of every frame to and from clients, as `Bus.record` does. Requires ``pip install
             'polybus[capture]'``.
 
     Raises:

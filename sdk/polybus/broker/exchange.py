@@ -25,7 +25,7 @@ _RESERVED: Final = 0xFF  # First byte of a reserved action
 _UNANSWERED: Final = frozenset(
     wire.NUMBER.pack(action) for action in range(wire.SUBSCRIBE, wire.DEADLINE + 1) if action not in wire.REQUESTS
 )
-"""Reserved actions for which the broker does not expect an answer."""
+"""The broker expects no answer to these reserved actions."""
 _NOT_OWED: Final = _UNANSWERED | {wire.NUMBER.pack(wire.HELLO)}
 """Reserved actions that a client need not answer. Clients without polybus do not answer hellos."""
 _OF_CHANNELS: Final = frozenset(wire.NUMBER.pack(action) for action in wire.CHANNEL_KINDS)

@@ -69,7 +69,7 @@ class CsbParty:
         self.notice: tuple[Any, float | None] | None = None
 
     def next_id(self, now: float) -> int:
-        """Return the next serial number whose low 16 bits are a free message id. Raises `QueueFull` if no id is free."""
+        """Return the next serial number with a free message id in its low 16 bits. Raises `QueueFull` if no id is free."""
         pending = self.pending
         serial = self._serial + 1
         if serial & _MASK in pending:

@@ -71,7 +71,7 @@ class ErraiFormat:
         return ValueReading(self.types, self.strict, self._readers)
 
     def decode(self, data: bytes) -> Any:
-        """Read JSON whose nesting depth has already been checked."""
+        """Read JSON. The caller has checked its nesting depth."""
         try:
             node = _decode(data)
             if type(node) is str:

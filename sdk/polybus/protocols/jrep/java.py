@@ -196,7 +196,7 @@ class JavaTypes:
         Args:
             java: Java class name with its package; ``$`` separates an inner class.
             names: Maps Python field names to Java field names that differ.
-            hints: Types of fields whose annotations cannot be resolved.
+            hints: Types of fields with annotations that cannot be resolved.
 
         Raises:
             TypeError: If the class is neither an attrs class nor an enum.

@@ -58,7 +58,7 @@ class HandlerRegistry(Protocol):
 
 
 class RemoteInterface:
-    """A Java interface whose methods you can call or implement over J.REP.
+    """A Java interface with methods that you can call or implement over J.REP.
 
     ::
 
@@ -133,7 +133,7 @@ class RemoteInterface:
         Args:
             router: The bus or router.
             name: Java name of the method. Defaults to the name of the function.
-            parameters: Types of the parameters, as for `method`. Defaults to the function's annotations, in which ``int`` also
+            parameters: Types of the parameters, as for `method`. Defaults to the function's annotations, where ``int`` also
                 matches ``Integer``.
 
         Raises:
@@ -229,7 +229,7 @@ def _types(function: Callable[..., Any], *, named: bool) -> dict[str, Any]:
 
 
 def _with_list(function: Callable[..., Any], types: list[Any]) -> Callable[..., Any]:
-    """Wrap a function as a handler whose body is the list of arguments."""
+    """Wrap a function as a handler that takes the list of arguments as its body."""
 
     def taken(body: Any) -> list[Any]:
         body = [] if body is None else body

@@ -154,7 +154,7 @@ def _content_of(value: Any) -> Any:
 
 
 class ValueReading:
-    """Reads the values of one message, whose parts share object ids."""
+    """Reads the values of one message. Its parts share object ids."""
 
     __slots__ = ("_known", "_readers", "_strict", "_types", "referred")
 

@@ -2,8 +2,8 @@
 
 `docs/reference/up.md` compares the three dialects. Keys of 11 segments never match keys of 9 segments. The two dialects with 9
 segments share keys, so each receives the other's samples and rejects their attachment. An address without an authority belongs
-to the sender's host, whose name is in the key (URI Mapping). The frame gets this name as its authority, because otherwise a
-receiver would interpret the address as local.
+to the sender's host. The key contains the name of that host (URI Mapping). The frame gets this name as its authority, because
+otherwise a receiver would interpret the address as local.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ refuse: Final = WIRE_RULES.refuse
 
 
 def shown(frame: bytes) -> bytes:
-    """Return the beginning of a frame for display, or nothing if it may contain a token, whose tag is 0x52."""
+    """Return the beginning of a frame for display, or nothing if it may contain a token (tag 0x52)."""
     return b"" if b"\x52" in frame else frame[:200]
 
 

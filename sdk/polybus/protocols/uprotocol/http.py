@@ -92,7 +92,7 @@ def from_http(
         headers: The headers. Names are case-insensitive.
         body: The whole body.
         mode: How strictly to read messages, as in `UProtocol`.
-        entity: Entity whose addresses become plain subjects, which reverses `to_http`.
+        entity: Addresses of this entity become plain subjects, which reverses `to_http`.
 
     Raises:
         RemoteProtocolError: If there is no event, or the event is malformed.

@@ -1,7 +1,7 @@
 """The document's attribute rules and their clauses, in one table for reading and writing.
 
 Readers handle ordinary cases inline and use this table for everything else, so that only the table rejects messages. Each rule
-tests one attribute, and names the `Leniency` from which readers tolerate a violation. Tolerated violations are recorded in the
+tests one attribute, and names the lowest `Leniency` that tolerates a violation. Tolerated violations are recorded in the
 message.
 """
 

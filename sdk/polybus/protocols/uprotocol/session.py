@@ -27,7 +27,7 @@ _REQUEST, _RESPONSE, _ERROR, _PUBLISH, _NOTIFY = Kind.REQUEST, Kind.RESPONSE, Ki
 _OPEN: Final = Kind.OPEN
 _PLAIN: Final = f"#{MESSAGE}"
 _HELLO: Final = f"/rpc.{HELLO}"
-"""The answer to a hello does not expire. Otherwise two polybus peers whose clocks differ by a second could not connect."""
+"""The answer to a hello does not expire. Otherwise two polybus peers with clocks a second apart could not connect."""
 
 
 class UProtocolSession(EntitySession):
