@@ -136,7 +136,9 @@ _HELLO_BODY: Final = JSON.encode(question_of())
 
 
 class CsbSession(QuietSession):
-    __slots__ = ("_faces_strangers", "_limits", "_max_frame", "_one", "_reader", "_writer", "codec")
+    __slots__ = (
+        "_faces_strangers", "_limits", "_max_frame", "_numbered", "_one", "_parties", "_reader", "_resting", "_writer", "codec"
+    )  # fmt: skip
 
     capabilities: Capabilities = DIRECT
 
@@ -149,6 +151,10 @@ class CsbSession(QuietSession):
         self._faces_strangers = faces_strangers
         """True if an unknown peer may subscribe. Until the peer sends a hello, it receives publications without headers."""
         self._one = CsbParty()
+        self._parties: dict[Any, CsbParty] = {}
+        self._numbered: dict[int, CsbParty] = {}
+        self._parties[None] = self._numbered[0] = self._one
+        self._resting: dict[CsbParty, None] = {}  # Parties with reserved ids
 
     # -- in --------------------------------------------------------------------------------------------------------------
 
@@ -230,7 +236,10 @@ class CsbSession(QuietSession):
     # -- out -------------------------------------------------------------------------------------------------------------
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[int | None, Frames]:
-        party = self._one if peer_key is None else self._party(peer_key)
+        try:
+            party = self._parties[peer_key]
+        except KeyError:
+            raise Disconnected("the client disconnected", f"client {peer_key}", False) from None
         kind = message.kind
         if kind is _REQUEST or kind is _NOTIFY or kind is _OPEN:
             serial = party.next_id(now)
@@ -242,7 +251,7 @@ class CsbSession(QuietSession):
             frame = self._framed(frame, party)
             party.pending[number] = serial << 32 | action
             if kind is _NOTIFY:
-                party.rest(-serial, now)  # it is answered like a request, but the answer is not awaited
+                self._rest(party, -serial, now)  # it is answered like a request, but the answer is not awaited
                 return None, frame
             if action == wire.REQUEST_NAMED and party.ours is None:
                 return -serial, self._to_unknown(frame, number, message.ttl, party, now)
@@ -281,11 +290,8 @@ class CsbSession(QuietSession):
         frame = self._framed(wire.HEADER.pack(wire.REQUEST << 4 | wire.JSON, 0, number, wire.HELLO) + _HELLO_BODY, party)
         party.pending[number] = serial << 32 | wire.HELLO
         party.asked = -serial
-        party.rest(-serial, now)
+        self._rest(party, -serial, now)
         return frame
-
-    def _party(self, peer_key: Any) -> CsbParty:
-        return self._one
 
     def _framed(self, frame: bytes, party: CsbParty) -> bytes:
         if len(frame) > self._max_frame:
@@ -296,15 +302,24 @@ class CsbSession(QuietSession):
 
     def forget(self, key: Any, now: float) -> Frames:
         """Reserve the id of an abandoned request. The id of a finished channel is free immediately."""
-        if type(key) is int and key < 0:
-            self._one.rest(key, now)
+        party = self._numbered.get(-key >> NUMBER_SHIFT) if type(key) is int else None
+        if party is not None:
+            self._rest(party, key, now)
         return ()
 
+    def _rest(self, party: CsbParty, key: int, now: float) -> None:
+        party.rest(key, now)
+        if party.resting:
+            self._resting[party] = None
+
     def next_tick(self) -> float | None:
-        return next(iter(self._one.resting.values()), None)
+        return min((next(iter(party.resting.values())) for party in self._resting if party.resting), default=None)
 
     def tick(self, now: float) -> SessionOutput:
-        self._one.wake(now)
+        for party in list(self._resting):
+            party.wake(now)
+            if not party.resting:
+                del self._resting[party]
         return ()
 
 
@@ -331,11 +346,10 @@ class CrowdedSession(CsbSession):
         self._early: dict[tuple[bytes, int], bytes] | None = {} if introduction is not None else None
         """Frames of clients that the broker may have assigned before it answered the registration."""
         self._early_bytes = 0
-        self._parties: dict[int, CsbParty] = {}
-        self._sent_away: dict[int, None] = {}  # The latest disconnected clients, whose frames in flight are ignored
-        self._resting: dict[CsbParty, None] = {}
+        self._parties.clear()
+        self._numbered.clear()
+        self._sent_away: dict[int, None] = {}  # Frames in flight from the latest disconnected clients are ignored
         self._count = 0
-        self._numbered: dict[int, CsbParty] = {}
 
     def start(self, now: float) -> SessionOutput:
         """Register a server that has an id, and wait for the broker's answer. A server without an id is ready immediately."""
@@ -421,43 +435,12 @@ class CrowdedSession(CsbSession):
         self._resting.pop(party, None)
         self._numbered.pop(party.number, None)
 
-    def _party(self, peer_key: Any) -> CsbParty:
-        party = self._parties.get(peer_key)
-        if party is None:
-            raise Disconnected("the client disconnected", f"client {peer_key}", False)
-        return party
-
-    def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[int | None, Frames]:
-        party = self._party(peer_key)
-        output = super().send(message, now, peer_key)
-        if party.resting:
-            self._resting[party] = None
-        return output
-
     def _framed(self, frame: bytes, party: CsbParty) -> bytes:
         if len(frame) + 4 > self._max_frame:
             raise too_large(len(frame) + 4, self._max_frame)
         return wire.CLIENT.pack(party.key) + frame
 
     # -- ids and time ----------------------------------------------------------------------------------------------------
-
-    def forget(self, key: Any, now: float) -> Frames:
-        party = self._numbered.get(-key >> NUMBER_SHIFT) if type(key) is int else None
-        if party is not None:
-            party.rest(key, now)
-            if party.resting:
-                self._resting[party] = None
-        return ()
-
-    def next_tick(self) -> float | None:
-        return min((next(iter(party.resting.values())) for party in self._resting if party.resting), default=None)
-
-    def tick(self, now: float) -> SessionOutput:
-        for party in list(self._resting):
-            party.wake(now)
-            if not party.resting:
-                del self._resting[party]
-        return ()
 
     def close(self, code: int, reason: str, now: float, peer_key: Any = None) -> Frames:
         frames: list[bytes] = []

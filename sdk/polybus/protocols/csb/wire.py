@@ -55,7 +55,7 @@ UNANSWERED: Final = frozenset((PUBLISH_MORE, CANCEL, ITEM, CREDIT, END, DEADLINE
 WITH_SUBJECT: Final = frozenset((SUBSCRIBE, UNSUBSCRIBE, PUBLISH, REQUEST_NAMED))
 """The payload of these actions begins with a two-byte length and a subject."""
 WITH_MORE: Final = frozenset((REQUEST_MORE, PUBLISH_MORE, OPEN))
-"""The payload of these actions begins with two-byte lengths of subject and extras, a four-byte ttl, the subject and the extras."""
+"""The payload of these begins with two-byte lengths of subject and extras, a four-byte ttl, the subject and the extras."""
 _WITHOUT_BODY: Final = (CANCEL, CREDIT, DEADLINE)
 NUMBERED: Final = 0xFFFF  # In place of a subject's length: the subject is an action number of four bytes
 NO_TTL: Final = 0xFFFFFFFF
