@@ -12,18 +12,8 @@ from attrs import asdict, define, field
 from ..plugins import Closed, Transport, TransportFeatures
 from ..plugins.tools import ViolationCounter, too_many
 from ..protocols.csb import wire
-from . import frames
-from .events import (
-    BrokerCounters,
-    BrokerEvent,
-    BrokerStats,
-    ClientJoined,
-    ClientLeft,
-    DropReason,
-    FrameDropped,
-    ServerJoined,
-    ServerLeft,
-)
+from . import events, frames
+from .events import BrokerCounters, BrokerStats, DropReason
 
 
 class Stage(enum.Enum):
@@ -161,7 +151,7 @@ class ClientRegistry:
         most_for_all: int = 64 * 1024 * 1024,
         bad_messages: int = 200,
         rest: float = REST,
-        tell: Callable[[BrokerEvent], None] = lambda event: None,
+        tell: Callable[[events.BrokerEvent], None] = lambda event: None,
     ) -> None:
         self._clock = clock
         self._bad_messages = bad_messages
@@ -185,7 +175,7 @@ class ClientRegistry:
             return None
         self.servers[server] = None
         self.counters.servers_accepted_total += 1
-        self._tell(ServerJoined(at=self._clock(), address=end.address, server=server.id))
+        self._tell(events.ServerJoined(at=self._clock(), address=end.address, server=server.id))
         return server
 
     def _name(self, server: Server, id: str, instance: str) -> bool:
@@ -203,7 +193,9 @@ class ClientRegistry:
         self._release(server)
         for client in left:
             self.send_away(client, 1001, "the server has gone")
-        self._tell(ServerLeft(at=self._clock(), address=server.end.address, server=server.id, clients=len(left), reason=reason))
+        self._tell(
+            events.ServerLeft(at=self._clock(), address=server.end.address, server=server.id, clients=len(left), reason=reason)
+        )
 
     def expel(self, server: Server, code: int, reason: str) -> None:
         """Disconnect a server. The broker ignores its later frames and assigns no clients to it."""
@@ -264,7 +256,7 @@ class ClientRegistry:
         self.clients[number] = server.clients[number] = client
         self.counters.clients_accepted_total += 1
         server.send(frames.control(number, wire.CONNECTED, _facts(client) if server.registered else None))
-        self._tell(ClientJoined(at=self._clock(), address=end.address, client=number, server=server.id))
+        self._tell(events.ClientJoined(at=self._clock(), address=end.address, client=number, server=server.id))
         return client
 
     def _choose(self, wanted: str) -> Server | None:
@@ -283,7 +275,7 @@ class ClientRegistry:
         self.readers.resumed(client)
         address = client.end.address
         self.step(client, Event.CLIENT_GONE)
-        self._tell(ClientLeft(at=self._clock(), address=address, client=client.number, reason=reason))
+        self._tell(events.ClientLeft(at=self._clock(), address=address, client=client.number, reason=reason))
 
     def send_away(self, client: BrokerClient, code: int, reason: str) -> None:
         self.step(client, Event.SENT_AWAY, code, reason)
@@ -351,7 +343,7 @@ class ClientRegistry:
         """Count a dropped frame. Closes the sender's connection if it sent too many invalid frames within a minute."""
         self.counters.drop(reason)
         now = self._clock()
-        self._tell(FrameDropped(at=now, address=party.end.address, reason=reason, text=text))
+        self._tell(events.FrameDropped(at=now, address=party.end.address, reason=reason, text=text))
         if reason == "late":  # not the sender's fault
             return
         offences = party.offences = party.offences or ViolationCounter()

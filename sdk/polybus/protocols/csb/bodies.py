@@ -17,7 +17,7 @@ from ...body import OCTETS, TEXT, BodyFormat, check_json
 from ...errors import BadRequest, Code, EncodeError, RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
-from .._shared import WireRules
+from .._shared import WireRules, error_facts
 from . import wire
 
 LAST_USER: Final = 0xC8  # Results from 1 to this one are the application's
@@ -71,11 +71,10 @@ def fill_error(message: Message, result: int | None, value: Any) -> None:
     """Set an error's code and attributes. A string payload, as others send, becomes the text, any other the detail."""
     attributes = message.attributes
     if isinstance(value, dict) and type(number := value.get("code")) is int and 1 <= number <= 16:
-        text, reason, detail = value.get("text"), value.get("reason"), value.get("detail")
-        reason = reason if isinstance(reason, str) else None
-        if result is None or result_for(Code(number), reason, detail) == result:
+        said = error_facts(value.get("text"), value.get("reason"), value.get("detail"))
+        if result is None or result_for(Code(number), said["reason"], said["detail"]) == result:
             message.code = Code(number)
-            attributes.update(text=text if isinstance(text, str) else "", reason=reason, detail=detail)
+            attributes.update(said)
             return
     known = RESULTS.get(INTERNAL if result is None else result)
     facts: dict[str, Any] | None = None

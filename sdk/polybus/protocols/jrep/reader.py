@@ -20,23 +20,10 @@ from ...errors import BadRequest, BusError, Code, RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
 from .._shared import error_facts, fault_in_subject
+from . import names
 from .formats import ErraiFormat
 from .java import JavaObject, JavaTypes, Portable
-from .names import (
-    CONTROL_SUBJECTS,
-    ERRORS_SUFFIX,
-    LOCAL_PREFIX,
-    MAX_PARTS,
-    REPLY_SUFFIX,
-    RPC_MARK,
-    WIRE_RULES,
-    check_priority,
-    check_subject,
-    read_headers,
-    refuse,
-    refuse_json,
-    text_of,
-)
+from .names import CONTROL_SUBJECTS, ERRORS_SUFFIX, LOCAL_PREFIX, REPLY_SUFFIX, WIRE_RULES, refuse, refuse_json
 from .writer import payloads_of
 
 _elements: Final = msgspec.json.Decoder(list[Raw]).decode
@@ -280,27 +267,27 @@ class MessageReader:
             parts = _parts(raw)
         except (ValueError, RecursionError) as error:
             raise refuse_json(error, _asker_of(raw, self._longest)) from error
-        if len(parts) > MAX_PARTS:
-            raise refuse(f"a message of {len(parts)} parts: at most {MAX_PARTS}", "too_large")
+        if len(parts) > names.MAX_PARTS:
+            raise refuse(f"a message of {len(parts)} parts: at most {names.MAX_PARTS}", "too_large")
         parts.pop("SessionID", None)  # the connection identifies the session (notes section 1.1)
         return self._build(parts)
 
     def _build(self, parts: dict[str, Raw]) -> Message:
-        names = self._texts(parts, ("ToSubject", "ReplyTo", "ErrorTo", "CommandType", "PolybusVerb"))
-        id = (names["ReplyTo"], names["ErrorTo"]) if names["ReplyTo"] is not None else None
-        subject = names["ToSubject"]
+        texts = self._texts(parts, ("ToSubject", "ReplyTo", "ErrorTo", "CommandType", "PolybusVerb"))
+        id = (texts["ReplyTo"], texts["ErrorTo"]) if texts["ReplyTo"] is not None else None
+        subject = texts["ToSubject"]
         if subject is None:
-            if names["CommandType"] == "Associate":  # the bare object of a WebSocket negotiation (notes section 2.4)
+            if texts["CommandType"] == "Associate":  # the bare object of a WebSocket negotiation (notes section 2.4)
                 return Message(Kind.CONTROL, "", attributes=self._values_of(parts, None))
             raise refuse("no ToSubject", "missing_field", id)
-        check_subject(subject, self._longest if subject.endswith(":RPC") else self._limits.subject, id)
+        names.check_subject(subject, self._longest if subject.endswith(":RPC") else self._limits.subject, id)
         frame = parts.pop("PolybusFrame", None)
         values = self._values_of(parts, id)
         if "PriorityProcessing" in values:
-            check_priority(values["PriorityProcessing"], id)
+            names.check_priority(values["PriorityProcessing"], id)
         if subject in CONTROL_SUBJECTS:
             return Message(Kind.CONTROL, subject, attributes=values)
-        message = self._of_kind(subject, names, values, id)
+        message = self._of_kind(subject, texts, values, id)
         for part in ("MethodReply", "MethodParms", "Value"):
             if part in parts:
                 self._take_body(message, part, parts, values)
@@ -310,13 +297,13 @@ class MessageReader:
         message.attributes.update(
             (name, value) for name, value in values.items() if name != "ToSubject" and not name.startswith("Polybus")
         )
-        message.headers = read_headers(values.get("PolybusHeaders"), self._limits.headers, id)
+        message.headers = names.read_headers(values.get("PolybusHeaders"), self._limits.headers, id)
         message.ttl = WIRE_RULES.read_ttl(values.get("PolybusTtl"), "PolybusTtl", id)
         return message
 
-    def _texts(self, parts: dict[str, Raw], names: tuple[str, ...]) -> dict[str, str | None]:
-        found: dict[str, str | None] = dict.fromkeys(names)
-        for name in names:
+    def _texts(self, parts: dict[str, Raw], wanted: tuple[str, ...]) -> dict[str, str | None]:
+        found: dict[str, str | None] = dict.fromkeys(wanted)
+        for name in wanted:
             raw = parts.get(name)
             if raw is None:
                 continue
@@ -326,7 +313,7 @@ class MessageReader:
                 raise refuse_json(error) from error
             if name == "ToSubject" and value is not None and type(value) is not str:
                 raise refuse(f"ToSubject must be a string, not {type(value).__name__}", "invalid_subject")
-            found[name] = text_of({name: value}, name, self._longest) or None
+            found[name] = names.text_of({name: value}, name, self._longest) or None
         return found
 
     def _values_of(self, parts: dict[str, Raw], id: Any) -> dict[str, Any]:
@@ -346,8 +333,8 @@ class MessageReader:
             self._set_body(message, raw)
             message.decoded = value
 
-    def _of_kind(self, subject: str, names: dict[str, str | None], values: dict[str, Any], id: Any) -> Message:
-        verb = names["PolybusVerb"]
+    def _of_kind(self, subject: str, texts: dict[str, str | None], values: dict[str, Any], id: Any) -> Message:
+        verb = texts["PolybusVerb"]
         if verb is not None:
             return self._extension(verb, subject, values, id)
         if subject.endswith(REPLY_SUFFIX):
@@ -356,12 +343,12 @@ class MessageReader:
         if subject.endswith(ERRORS_SUFFIX):
             name, _, key = subject.removesuffix(ERRORS_SUFFIX).rpartition(":")
             return failure_of(Kind.ERROR, name, key, values, self._values.types)
-        command = names["CommandType"]
+        command = texts["CommandType"]
         if command is not None and subject.endswith(":RPC"):
-            subject = f"{subject}{RPC_MARK[4:]}{command}"
-            check_subject(subject, self._limits.subject, id)
+            subject = f"{subject}{names.RPC_MARK[4:]}{command}"
+            names.check_subject(subject, self._limits.subject, id)
         message = Message(_PUBLISH if id is None else _REQUEST, subject, id)
-        message.reply_to = names["ReplyTo"]
+        message.reply_to = texts["ReplyTo"]
         return message
 
     def _extension(self, verb: str, subject: str, values: dict[str, Any], id: Any) -> Message:
@@ -369,7 +356,7 @@ class MessageReader:
             return Message(Kind.NOTIFY, subject)
         if verb == "cancel":
             return Message(Kind.CANCEL, subject, id)
-        key = text_of(values, "PolybusId", self._limits.id)
+        key = names.text_of(values, "PolybusId", self._limits.id)
         if not key or len(key.encode()) > self._limits.id:
             raise refuse(f"PolybusId must have 1 to {self._limits.id} bytes (limit: id)", "invalid_id")
         if verb == "item":
@@ -519,11 +506,11 @@ def too_large(message: bytes, limit: int, longest: int) -> RemoteProtocolError:
 def _refuse_doubles(raw: bytes) -> None:
 
     def once(pairs: list[tuple[str, Any]]) -> None:
-        names = set[str]()
+        seen = set[str]()
         for name, _ in pairs:
-            if name in names:
+            if name in seen:
                 raise refuse(f"two members {name[:60]!r} in one object", "ambiguous")
-            names.add(name)
+            seen.add(name)
 
     try:
         json.loads(raw, object_pairs_hook=once)

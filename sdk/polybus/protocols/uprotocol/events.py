@@ -30,20 +30,9 @@ from ...subjects import canonical
 from .._protobuf import ANY, check_any, code_of, facts_of, pack, status_of, type_name, unpack
 from .._shared import fault_in_subject, opening_facts, remember
 from .._uprotocol import LazyMessage, id_version
-from .names import UriError, read_uri
-from .rules import (
-    HEADERS,
-    RULES,
-    TOLERATED,
-    TYPES,
-    WIRE_RULES,
-    Facts,
-    Leniency,
-    is_text,
-    is_uri_reference,
-    refuse,
-    violations,
-)
+from . import rules
+from .names import read_uri
+from .rules import TOLERATED, WIRE_RULES, Facts, Leniency, refuse, violations
 
 FORMATS: Final[tuple[BodyFormat, ...]] = (ANY, OCTETS)
 
@@ -262,12 +251,12 @@ _encode: Final = msgspec.json.Encoder().encode
 
 def read_headers(attributes: dict[str, Any], limit: int) -> dict[str, str] | None:
     headers: dict[str, str] = {}
-    text = attributes.pop(HEADERS, None)
+    text = attributes.pop(rules.HEADERS, None)
     if text is not None:
         try:
             headers = _decode_headers(text)
         except (ValueError, TypeError, RecursionError) as error:
-            raise refuse(f"{HEADERS}: {error}", "invalid_headers") from error
+            raise refuse(f"{rules.HEADERS}: {error}", "invalid_headers") from error
     for name in _TRACING:
         value = attributes.get(name)
         if isinstance(value, str) and (name != TRACEPARENT or is_traceparent(value)):
@@ -279,10 +268,10 @@ def write_headers(headers: dict[str, str], limit: int) -> dict[str, str]:
     WIRE_RULES.check_local_headers(headers, limit)
     attributes: dict[str, str] = {}
     if is_traceparent(headers.get(TRACEPARENT, "")):
-        attributes = {name: headers[name] for name in _TRACING if name in headers and is_text(headers[name])}
+        attributes = {name: headers[name] for name in _TRACING if name in headers and rules.is_text(headers[name])}
     rest = {name: value for name, value in headers.items() if name not in attributes}
     if rest:
-        attributes[HEADERS] = _encode(rest).decode()
+        attributes[rules.HEADERS] = _encode(rest).decode()
     return attributes
 
 
@@ -337,8 +326,8 @@ BATCH: Final = 4096  # Maximum number of events in a batch; 1 MiB holds some tho
 _ADDRESSES: Final = 1024
 _KINDS: Final = {"publish": Kind.PUBLISH, "notification": Kind.NOTIFY, "request": Kind.REQUEST, "response": Kind.RESPONSE}
 _REQUEST, _RESPONSE = Kind.REQUEST, Kind.RESPONSE
-_ADDRESS_RULES: Final = tuple(rule for rule in RULES if rule.attribute in ("source", "sink"))
-known_schema: Final = lru_cache(256)(is_uri_reference)
+_ADDRESS_RULES: Final = tuple(rule for rule in rules.RULES if rule.attribute in ("source", "sink"))
+known_schema: Final = lru_cache(256)(rules.is_uri_reference)
 _UPRIORITY: Final = "UPRIORITY_"
 OLD_LEVEL: Final = "permission_level"
 MISPLACED_DATA: Final = "data.member"  # Name in `TOLERATED` for base64 in the member ``data``
@@ -386,7 +375,7 @@ class Envelope:
 
     def look(self, type: str, source: str, sink: str | None) -> Kind | None:
         """Return and cache the kind for a consistent combination of type, source and sink. Otherwise return `None`."""
-        kind = TYPES.get(type)
+        kind = rules.TYPES.get(type)
         if kind is None:
             return None  # also for polybus extensions, which are rare and checked in full
         kind = "notification" if kind == "publish" and sink is not None else kind
@@ -409,7 +398,7 @@ class Envelope:
         tolerated = [*(given or ()), *normalise(attributes, self.leniency)]
         name = attributes.get("type")
         extension = KINDS.get(name) if isinstance(name, str) else None
-        kind = "extension" if extension is not None else TYPES.get(name, "") if isinstance(name, str) else ""
+        kind = "extension" if extension is not None else rules.TYPES.get(name, "") if isinstance(name, str) else ""
         if kind == "publish" and "sink" in attributes:
             kind = "notification"
         facts = self._facts(attributes, kind)
@@ -469,13 +458,6 @@ class Envelope:
         id, source, sink = map(str, found)
         version = id_version(id)
         if version is None or (version not in (6, 7, 8) and self.leniency is Leniency.STRICT):
-            return None
-        try:
-            if not read_uri(source).is_response or not read_uri(sink).is_method:
-                return None
-        except UriError:
-            return None
-        if "*" in source or "*" in sink or max(len(source), len(sink)) > self._limits.subject:
             return None
         answer = self._facts({"source": sink, "sink": source}, "response")
         if any(rule.counts(self.leniency) for rule, _ in violations(answer, _ADDRESS_RULES)):
