@@ -19,20 +19,10 @@ from ...errors import Code, LocalProtocolError, Unsupported
 from ...limits import Limits
 from ...message import RELAYED, Kind, Message
 from .._shared import milliseconds, opening_facts
+from . import names
 from .formats import ErraiFormat, Parts, PartsFormat, encoder_of
 from .java import Numbering, json_text, quoted, throwable
-from .names import (
-    CLIENT_BUS_ERRORS,
-    ERRORS_SUFFIX,
-    LOCAL_PREFIX,
-    PROTOCOL_PARTS,
-    REPLY_SUFFIX,
-    RPC_MARK,
-    SERVER_BUS,
-    WIRE_RULES,
-    check_local_subject,
-    service_of,
-)
+from .names import ERRORS_SUFFIX, LOCAL_PREFIX, REPLY_SUFFIX, RPC_MARK, WIRE_RULES
 
 
 def failure_parts(message: Message, marked: bool) -> bytes:
@@ -55,7 +45,7 @@ def failure_parts(message: Message, marked: bool) -> bytes:
 
 
 _JSON_ONLY: Final = (JSON,)
-_NO_PARTS: Final = PROTOCOL_PARTS | {RELAYED}
+_NO_PARTS: Final = names.PROTOCOL_PARTS | {RELAYED}
 
 _REQUEST, _RESPONSE, _PUBLISH, _ITEM = Kind.REQUEST, Kind.RESPONSE, Kind.PUBLISH, Kind.ITEM
 
@@ -87,7 +77,7 @@ class MessageWriter:
             Kind.CONTROL: lambda message, id, bus: self.command(str(message.subject) or bus, message.attributes),
         }
 
-    def write(self, message: Message, id: Any, bus: str = SERVER_BUS, ours: bool = True) -> bytes:
+    def write(self, message: Message, id: Any, bus: str = names.SERVER_BUS, ours: bool = True) -> bytes:
         """Write a message, or nothing for a local publication. The `id` of an answer is its destination, (ReplyTo, ErrorTo)."""
         kind = message.kind
         if kind is _REQUEST:
@@ -109,24 +99,24 @@ class MessageWriter:
 
     def _addressed(self, message: Message, id: Any) -> tuple[SubjectParts, bytes]:
         """Write the subject and reply subjects of a request. The id of a received request already contains them."""
-        names = self._names(message.subject)
+        address = self._names(message.subject)
         if type(id) is str:
             key = quoted(id)[1:-1]
-            return names, b'%b%b%b%b:Errors:RPC"' % (names.reply, key, names.errors, key)
+            return address, b'%b%b%b%b:Errors:RPC"' % (address.reply, key, address.errors, key)
         if type(id) is not tuple or type(id[0]) is not str:
             raise LocalProtocolError(f"the id of a request must be a string, not {type(id).__name__}", protocol="jrep")
         error_to = b"" if id[1] is None else b',"ErrorTo":' + quoted(id[1])
-        return names, b'%b,"ReplyTo":%b%b' % (names.to, quoted(id[0]), error_to)
+        return address, b'%b,"ReplyTo":%b%b' % (address.to, quoted(id[0]), error_to)
 
     def _request(self, message: Message, id: Any, ours: bool) -> bytes:
-        names, start = self._addressed(message, id)
+        address, start = self._addressed(message, id)
         ttl = message.ttl
         tail = b"}"
         if ours and ttl is not None:
             tail = b',"PolybusTtl":%d}' % (ttl * 1000 + 0.5 if 0.0 <= ttl < 1e12 else milliseconds(ttl))
         if message.headers:
             tail = self._headers(message) + tail
-        return b"".join((start, self._body(message, names.body), tail))
+        return b"".join((start, self._body(message, address.body), tail))
 
     def _answer_to(self, message: Message, id: Any, which: int) -> bytes:
         """Write the destination of an answer: the caller's subject, or the subject in the id of a received answer."""
@@ -134,7 +124,7 @@ class MessageWriter:
             return _addressed(f"{message.subject}:{id}{(REPLY_SUFFIX, ERRORS_SUFFIX)[which]}")
         if type(id) is not tuple:
             raise LocalProtocolError(f"an answer must go to (ReplyTo, ErrorTo), not to {type(id).__name__}", protocol="jrep")
-        return _addressed(id[which] if id[which] is not None else CLIENT_BUS_ERRORS)
+        return _addressed(id[which] if id[which] is not None else names.CLIENT_BUS_ERRORS)
 
     def _response(self, message: Message, id: Any) -> bytes:
         subject = message.subject
@@ -142,18 +132,18 @@ class MessageWriter:
         tail = self._headers(message) + b"}" if message.headers else b"}"
         return b"".join((self._answer_to(message, id, 0), self._body(message, name), tail))
 
-    def _with_body(self, names: SubjectParts, message: Message, verb: bytes) -> bytes:
+    def _with_body(self, address: SubjectParts, message: Message, verb: bytes) -> bytes:
         tail = self._headers(message) if message.headers else b""
-        body = self._body(message, names.body)
+        body = self._body(message, address.body)
         if message.extras:
             tail = self._attributes(message, body) + tail
-        return b"".join((names.to, body, verb, tail, b"}"))
+        return b"".join((address.to, body, verb, tail, b"}"))
 
     def _notify(self, message: Message, id: Any, bus: str) -> bytes:
         return self._with_body(self._names(message.subject), message, b',"PolybusVerb":"notify"')
 
     def _item(self, message: Message, id: Any) -> bytes:
-        names, raw = self._names(message.subject), message.raw
+        address, raw = self._names(message.subject), message.raw
         if raw is not None and message.format is JSON and (self._marked or b"EncodedType" in raw or b"\\u" in raw):
             message.encoded(_JSON_ONLY)  # unchanged, with no markers read or added
             body = b',"PolybusFrame":' + raw
@@ -161,7 +151,7 @@ class MessageWriter:
             body = b',"PolybusFrame":"%b"' % binascii.b2a_base64(raw, newline=False)
         else:
             body = self._body(message, b',"Value":')
-        return b"".join((names.to, b',"PolybusVerb":"item","PolybusId":', quoted(id), body, b"}"))
+        return b"".join((address.to, b',"PolybusVerb":"item","PolybusId":', quoted(id), body, b"}"))
 
     # -- parts -----------------------------------------------------------------------------------------------------------
 
@@ -201,7 +191,7 @@ class MessageWriter:
 
     def _subscription(self, message: Message, id: Any, bus: str) -> bytes:
         command = "RemoteSubscribe" if message.kind is Kind.SUBSCRIBE else "RemoteUnsubscribe"
-        subject = service_of(check_local_subject(message.subject, self._limits.subject))
+        subject = names.service_of(names.check_local_subject(message.subject, self._limits.subject))
         return self.command(bus, {"CommandType": command, "Subject": subject, "PriorityProcessing": "1"})
 
     def _error(self, message: Message, id: Any, bus: str) -> bytes:
@@ -236,8 +226,8 @@ class MessageWriter:
 
 
 def _address_of(subject: Any, limit: int) -> SubjectParts:
-    name = quoted(check_local_subject(subject, limit))
-    service = service_of(subject)
+    name = quoted(names.check_local_subject(subject, limit))
+    service = names.service_of(subject)
     if service == subject:
         to = b'{"ToSubject":' + name
     else:

@@ -110,22 +110,15 @@ class _Reader:
 
     def _pass_over(self, token: _Token) -> None:
         """Skip the rest of a declaration, up to its semicolon or the end of its block."""
+        depth = 0
         while True:
-            if token.text == ";":
-                return
-            if token.text == "}":
+            if token.text == "}" and not depth:
                 raise ProtoSyntaxError("'}' without '{'", token.line)
-            if token.text == "{":
-                self._leave_block()
-                if self._next.text != ";":  # after an option's value; other blocks end a declaration
-                    return
-            token = self._take()
-
-    def _leave_block(self) -> None:
-        depth = 1
-        while depth:
-            token = self._take()
             depth += (token.text == "{") - (token.text == "}")
+            # A semicolon follows a block that is an option's value; other blocks end a declaration.
+            if not depth and (token.text == ";" or (token.text == "}" and self._next.text != ";")):
+                return
+            token = self._take()
 
     def _declaration(self, what: str, line: int) -> Declared:
         found = Declared(self._name(what).text, [], [], line)

@@ -164,7 +164,7 @@ class UProtocolSession(EntitySession):
 
     def send(self, message: Message, now: float, peer_key: Any = None) -> tuple[str | None, bytes]:
         kind = message.kind
-        key = None
+        key = sink = None
         if kind is _REQUEST:
             extras = message.extras
             head, sink = (None if extras else self._methods.get(message.subject)) or self._method(message.subject, extras)
@@ -176,11 +176,7 @@ class UProtocolSession(EntitySession):
             key = self._ids.next()
             extra = None if self._plain and message.headers is None else self._extra(message, raw)
             frame = self._write(head, key, milliseconds, None, extra, raw, format)
-            if len(frame) > self._max_frame:
-                raise too_large(len(frame), self._max_frame, "an event")
-            self._asked[key] = sink
-            return key, frame
-        if kind is _RESPONSE or kind is _ERROR:
+        elif kind is _RESPONSE or kind is _ERROR:
             frame = self._response(message)
         elif kind is _PUBLISH:
             frame = self._publication(message)
@@ -188,6 +184,8 @@ class UProtocolSession(EntitySession):
             key, frame = self._other(kind, message)
         if len(frame) > self._max_frame:
             raise too_large(len(frame), self._max_frame, "an event")
+        if sink is not None:
+            self._asked[key] = sink
         return key, frame
 
     def _method(self, subject: str | int, extras: Mapping[str, Any] | None) -> tuple[bytes, str]:
