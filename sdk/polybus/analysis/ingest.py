@@ -10,25 +10,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from typing import Any, Final
 
 import attrs
 import msgspec
-import pyarrow as pa
 
-from polybus.capture.columns.stamp import BatchGroup, gap_rows
 from polybus.capture.errors import CaptureError
 
 from ..capture.store.compute import pc
 from .clocks import Holes, Watermarks
-from .ranges import Range, RangeReader, ReadWindow
+from .ranges import SAMPLES, Range, RangeReader, ReadWindow
 from .storage import BY_DATE, PartitionWriter, TableStorage
-
-SAMPLES: Final = 100
-"""Maximum gap rows and losses that are reported individually. All of them are counted."""
 
 
 @attrs.define
@@ -74,19 +69,7 @@ def take(capture: str, storage: TableStorage, staging: str, piece: Range, window
     done = IngestResult()
     tables = PartitionWriter(storage, staging)
     reader, watermarks = RangeReader(capture, piece, done.holes), Watermarks(done.holes.ends, done.seen)
-    moments = attrs.evolve(window, connection=None)  # the connection of missing frames is unknown
-
-    def note_gaps(count: int, samples: Sequence[Mapping[str, Any]]) -> None:
-        done.gaps += count
-        done.gap_rows += map(dict, samples[: SAMPLES - len(done.gap_rows)])
-
-    def seen(rows: pa.RecordBatch) -> None:
-        note_gaps(*gap_rows(moments.of(rows), SAMPLES))
-
-    def told(group: BatchGroup) -> None:
-        note_gaps(group.gaps, group.gap_rows)
-
-    for made in reader.decoded(window, seen, told):
+    for made in reader.decoded(window):
         events, quarantine = made.events, made.quarantine
         done.frames += made.frames
         done.quarantined += quarantine.num_rows
@@ -100,7 +83,7 @@ def take(capture: str, storage: TableStorage, staging: str, piece: Range, window
         tables.add("events", events, BY_DATE)
         tables.add("quarantine", quarantine, BY_DATE)
     tables.close()
-    done.files = tables.files
+    done.files, done.gaps, done.gap_rows = tables.files, reader.gaps, reader.gap_rows
     done.ended = [reader.ended] if reader.ended is not None else []
     done.lost = len(reader.damage)
     done.losses = [{"segment": piece.start.segment, **attrs.asdict(stretch)} for stretch in reader.damage[:SAMPLES]]

@@ -24,8 +24,8 @@ from . import correlation
 from .clocks import Holes, Watermarks, joined
 from .correlation import MatchTimeouts
 from .engine import Engine
-from .ingest import SAMPLES, IngestResult, RunCounts
-from .ranges import ReadPosition, ReadWindow, is_written, plan, reach
+from .ingest import IngestResult, RunCounts
+from .ranges import SAMPLES, ReadPosition, ReadWindow, is_written, plan, reach
 from .report.metrics import measure, shaped, write_tables
 from .report.names import Names
 from .report.sums import note_merged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Any, Final
@@ -13,7 +13,7 @@ import attrs
 import pyarrow as pa
 
 from polybus.capture.columns.reader import SegmentColumns
-from polybus.capture.columns.stamp import BatchGroup
+from polybus.capture.columns.stamp import BatchGroup, gap_rows
 from polybus.capture.decoding import Decoded, decoded, frame_columns
 from polybus.capture.errors import CaptureError
 from polybus.capture.schema import EVENTS, FRAMES, QUARANTINE
@@ -25,6 +25,8 @@ from .clocks import LAST_NS, NEEDED, Holes
 
 ROWS_PER_RANGE: Final = 250_000
 """Approximate rows per task, which take less than a second. 15 ms of this is the overhead of the task itself."""
+SAMPLES: Final = 100
+"""Maximum gap rows and losses that are reported individually. All of them are counted."""
 SCAN: Final = 4 << 20
 """Size in bytes below which a segment is a single range, planned without reading the segment."""
 
@@ -217,6 +219,10 @@ class RangeReader:
         """Losses, which are complete after the last batch."""
         self.holes: Holes = Holes() if holes is None else holes
         """Holes found by `decoded`, or by `table` if its columns show them."""
+        self.gaps: int = 0
+        """Number of gap rows found by `decoded`."""
+        self.gap_rows: list[dict[str, Any]] = []
+        """The first of these rows."""
         self.ended: str | None = None
         """The recording that ends in this range, or `None`. Set after the last batch."""
         self._capture = Capture(path)
@@ -242,7 +248,7 @@ class RangeReader:
             if isinstance(part, Range):
                 batches = self._batches(part, [name for name in FRAMES.names if name in needed])
                 if needed >= NEEDED:
-                    batches = (_shown(rows, self.holes.rows) for rows in batches)
+                    batches = map(self._seen, batches)
                 events = names if table == "events" else ("seq",)
                 for made in decoded(map(window.of, batches), events):
                     rows = made.events if table == "events" else made.quarantine
@@ -253,18 +259,16 @@ class RangeReader:
                     self.holes.group(group)
                 yield from columns.read(table, groups, names, together((condition, window.condition(table))))
 
-    def decoded(
-        self, window: ReadWindow, seen: Callable[[pa.RecordBatch], None], told: Callable[[BatchGroup], None]
-    ) -> Iterator[Decoded]:
-        """Yield decoded batches. Calls `seen` with a batch's frames, or `told` with a row group, before yielding the batch."""
+    def decoded(self, window: ReadWindow) -> Iterator[Decoded]:
+        """Yield decoded batches, and note their holes and gap rows before."""
+        moments = attrs.evolve(window, connection=None)  # the connection of missing frames is unknown
         for part in [self._range] if window.columns else self._parts():
             if isinstance(part, Range):
-                batches = (_shown(rows, self.holes.rows) for rows in self._batches(part, None))
-                yield from decoded(window.of(_shown(rows, seen)) for rows in batches)
+                yield from decoded(window.of(self._seen(rows, moments)) for rows in self._batches(part, None))
                 continue
             columns, groups = part
             for group in groups:
-                told(group)
+                self._note_gaps(group.gaps, group.gap_rows)
                 self.holes.group(group)
                 self.ended = group.ended
                 tables = (
@@ -275,6 +279,16 @@ class RangeReader:
                     next(iter(one.to_batches()), pa.RecordBatch.from_pylist([], schema=one.schema)) for one in tables
                 )
                 yield Decoded(events, quarantine, group.empty, group.frames, group.refused)
+
+    def _seen(self, rows: pa.RecordBatch, moments: ReadWindow | None = None) -> pa.RecordBatch:
+        self.holes.rows(rows)
+        if moments is not None:
+            self._note_gaps(*gap_rows(moments.of(rows), SAMPLES))
+        return rows
+
+    def _note_gaps(self, count: int, samples: Sequence[Mapping[str, Any]]) -> None:
+        self.gaps += count
+        self.gap_rows += map(dict, samples[: SAMPLES - len(self.gap_rows)])
 
     def _parts(self) -> list[Range | tuple[SegmentColumns, list[BatchGroup]]]:
         piece, columns = self._range, SegmentColumns.of(self._capture, self._segment)
@@ -302,8 +316,3 @@ class RangeReader:
                 self.holes.end(self.ended, message.seq)
         within = [stretch for stretch in reader.damage if stop is None or stretch.batch < stop]
         self.damage += [stretch for stretch in within if not stretch.torn or not self._newest]
-
-
-def _shown(rows: pa.RecordBatch, seen: Callable[[pa.RecordBatch], Any]) -> pa.RecordBatch:
-    seen(rows)
-    return rows

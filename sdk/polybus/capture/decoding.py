@@ -246,11 +246,6 @@ def reason_of(error: RemoteProtocolError, flags: int = 0) -> str:
     return reason if reason in QUARANTINE_REASONS else "bad_field"
 
 
-_TYPES: Final = dict.fromkeys(FIELDS, pa.string()) | {"data": pa.binary(), "code": pa.int32(), "ttl_ms": pa.int64()}
-_STORED: Final = {"stored": pa.string(), "store": pa.string(), "store_seq": pa.int64(), "durable": pa.string()} | {
-    "attempt": pa.int32(),
-    "reason": pa.string(),
-}
 _FIELDS: Final = frozenset(FIELDS) - {"id", "source", "stored"}
 _DECODED: Final = frozenset(("protocol", "frame", "options", "flags"))
 _FROM: Final[Mapping[str, Sequence[str]]] = {
@@ -295,7 +290,7 @@ class EventColumns:
             "sub": lambda: pa.array(self._subs, pa.int32()),
             "nbytes": self._nbytes,
             "deadline_ns": self._deadlines,
-            **{name: partial(self._fact, name) for name in _STORED},
+            **{name: partial(self._fact, name) for name in StoredFacts.__annotations__},
             **{name: partial(self._field, name) for name in _FIELDS},
         }
 
@@ -314,7 +309,7 @@ class EventColumns:
         return column if self._rows is None else column.take(self._rows)
 
     def _field(self, name: str) -> pa.Array:
-        return pa.array(self._values(name), _TYPES[name])
+        return pa.array(self._values(name), EVENTS.field(name).type)
 
     def _values(self, name: str) -> list[Any]:
         return self._fields[FIELDS.index(name) :: len(FIELDS)]
@@ -323,9 +318,10 @@ class EventColumns:
         if self._facts is None:
             self._facts = self._values("stored")
             self._is_stored = any(self._facts)
+        kind = EVENTS.field(name).type
         if not self._is_stored:
-            return pa.nulls(len(self._facts), _STORED[name])
-        return pa.array([None if facts is None else getattr(facts, name) for facts in self._facts], _STORED[name])
+            return pa.nulls(len(self._facts), kind)
+        return pa.array([None if facts is None else getattr(facts, name) for facts in self._facts], kind)
 
     def _time(self) -> pa.Array:
         return pc.divide(self.column("ts_ns"), 1000)

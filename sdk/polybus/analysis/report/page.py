@@ -15,7 +15,7 @@ import jinja2
 import pyarrow as pa
 
 from ...plugins.tools import in_one_line, shown_duration
-from ..ingest import SAMPLES
+from ..ranges import SAMPLES
 from . import plots, verdict
 from .tables import FEW, MANY, METRICS, broke_off
 from .words import moment, shortened
