@@ -73,7 +73,6 @@ _OUTCOMES: Final = "polybus_handler_outcomes_total", "Calls of handlers, by the 
 
 @define(eq=False)
 class Tally:
-    kind: Kind
     counts: list[int]
     """Number of calls per bucket. The last bucket counts calls that took longer than every bound."""
     seconds: float = 0.0
@@ -109,16 +108,15 @@ class Durations:
             )
         self._bounds = bounds
         self._labels = [*map(str, bounds), "+Inf"]
-        self._tallies: dict[tuple[str, str | int], Tally] = {}
-        """Tallies by kind and registered subject. The number of handlers and routes limits their number."""
-        self._recent: dict[str | int, Tally] = {}
-        """Last tally used for each registered subject, because most subjects have only one kind of call."""
+        self._tallies: dict[tuple[Kind | str, str | int], Tally] = {}
+        """Tallies by kind (``stream`` or ``channel`` for `Kind.OPEN`) and registered subject. The number of handlers and routes
+        limits their number."""
 
     async def __call__(self, message: Message, ctx: Context, call_next: CallNext) -> Any:
-        pattern, kind = ctx.pattern, message.kind
-        tally = self._recent.get(pattern)
-        if tally is None or tally.kind is not kind:
-            tally = self._tally(message, pattern)
+        kind = message.kind
+        key = kind_of(message) if kind is Kind.OPEN else kind, ctx.pattern
+        if (tally := self._tallies.get(key)) is None:
+            tally = self._tallies[key] = Tally([0] * len(self._labels))
         outcome = "OK"
         began = perf_counter()
         try:
@@ -133,15 +131,6 @@ class Durations:
             outcomes = tally.outcomes
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
 
-    def _tally(self, message: Message, pattern: str | int) -> Tally:
-        kind = kind_of(message)
-        tally = self._tallies.get((kind, pattern))
-        if tally is None:
-            tally = self._tallies[kind, pattern] = Tally(message.kind, [0] * len(self._labels))
-        if message.kind is not Kind.OPEN:  # stream or channel
-            self._recent[pattern] = tally
-        return tally
-
     def describe(self) -> Iterator[Metric]:
         """Return the metric families without values."""
         yield HistogramMetricFamily(*_DURATION, labels=("kind", "subject"))
@@ -152,7 +141,7 @@ class Durations:
         durations = HistogramMetricFamily(*_DURATION, labels=("kind", "subject"))
         outcomes = CounterMetricFamily(*_OUTCOMES, labels=("kind", "subject", "code"))
         for (kind, pattern), tally in list(self._tallies.items()):
-            labels = [kind, str(pattern)]
+            labels = [kind.value if isinstance(kind, Kind) else kind, str(pattern)]
             buckets = list(zip(self._labels, accumulate(tally.counts), strict=True))
             durations.add_metric(labels, buckets, tally.seconds)
             for outcome, count in list(tally.outcomes.items()):

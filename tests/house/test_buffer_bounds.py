@@ -38,7 +38,7 @@ BOUNDS = {
         rpc.channel._readers broker._broker._listening cluster.engine._running
         cluster.durable.readers._handlers cluster.durable.readers._of_subscriptions
         cluster.durable.readers._readers cluster.workers._slots cluster.workers._sockets cluster.workers._why_not
-        cluster.workers.urls prometheus._recent prometheus._tallies protocols.csb.adapter.chosen
+        cluster.workers.urls prometheus._tallies protocols.csb.adapter.chosen
         protocols.nats.cluster.nodes._handled protocols.nats.native._pulled protocols.nats.session._pings
         protocols.nats.connection._sids protocols.nats.connection.by_sid protocols.nats.connection.refused
         protocols.up.samples._wanted protocols.up.names._methods protocols.up.names._names protocols.up.names._topics

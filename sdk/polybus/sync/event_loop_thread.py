@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio.from_thread
@@ -98,9 +98,7 @@ class HandlerLoop:
             raise LocalProtocolError("the bus of this handler has been closed, and its blocking twin with it") from None
 
     async def _run(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        if self._threads is None:
-            return await _contained(function, args)
-        with self._threads.waiting():
+        with nullcontext() if self._threads is None else self._threads.waiting():
             return await _contained(function, args)
 
     def _call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
