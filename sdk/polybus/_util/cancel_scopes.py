@@ -124,14 +124,13 @@ async def to_the_end(function: Callable[..., Awaitable[T]], *args: Any) -> T:
     passed to the event loop's exception handler: asyncio delivers a cancellation only once, so a caller that handled the error
     and retried would never end.
     """
-    call = _called(function, args)
     if running_loop().backend != "asyncio":
         results: list[T] = []
         with anyio.CancelScope(shield=True):
-            results.append(await call)
+            results.append(await function(*args))
         return results[0]
     loop = asyncio.get_running_loop()
-    task = loop.create_task(call)
+    task = asyncio.ensure_future(function(*args))
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while not task.done():
@@ -147,10 +146,6 @@ async def to_the_end(function: Callable[..., Awaitable[T]], *args: Any) -> T:
         loop.call_exception_handler({"message": "cleaning up failed while the task was cancelled", "exception": error})
         raise cancelled from error
     raise cancelled
-
-
-async def _called(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
-    return await function(*args)
 
 
 async def let_scope_fire(told: float = math.inf) -> None:
