@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _POLL: Final = 0.3
 """Seconds between progress polls of Spark."""
 LARGE: Final = 512 << 20
-"""Capture size in bytes from which Spark is used if installed, about 13 million frames."""
+"""Spark, if installed, analyses captures of at least this many bytes, about 13 million frames."""
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 LITTLE: Final = 32 << 20
 """Capture size in bytes below which the JVM does not optimise its code, about a million frames."""

@@ -28,7 +28,7 @@ READ, LOOK = 0.65, 0.8
 """Seconds to read the code before it runs, and to read its output afterwards."""
 _FOLDERS = "polybus-demo-"
 _ORPHANED = 3600
-"""Age in seconds from which a temporary folder counts as orphaned."""
+"""A temporary folder that is older, in seconds, counts as orphaned."""
 _NEXT = {
     "polybus demo --show": "print the programs",
     "polybus demo --keep rec": "keep the recording",

@@ -262,7 +262,7 @@ def parse_size(option: str, text: str) -> int:
 
 
 def json_line(value: Any, *, pretty: bool = False) -> str:
-    """Return JSON in which bytes are base64 and characters that affect terminals are escaped."""
+    """Return JSON with bytes as base64, and with escapes for characters that affect terminals."""
     line = msgspec.json.encode(value, enc_hook=str)
     if not pretty:
         return _for_terminal(line.decode())

@@ -36,7 +36,7 @@ _NEXT_STEPS = ("instead of", "keeps trying", "waits longer for it", "begin the U
 """Phrases in error messages that already give advice."""
 _SECONDS = re.compile(r"timed out after (\d[\d.e+-]*) s\b")
 _TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypted)")
-"""Matches the `tls` argument of a client, for which --ca is the equivalent."""
+"""Matches the `tls` argument of a client. The option --ca is its equivalent."""
 _WORKERS = re.compile(r"(?<!\()(?<!, )workers=")
 """Matches the `workers` argument, except in the example of a call."""
 _LOOK = "; polybus doctor URL checks every step"
