@@ -114,8 +114,8 @@ BOUNDS = {
     "Limits.channels of each peer": "bus.forwarding.tunnels",
     "Limits.handshakes": "bindings.http.server._slow capture.record.proxy._dialled transports._stream.listen._arrivals",
     "Limits.handshakes: the gate of the listener": "bus.acceptor._waiting transports._stream.listen.silent",
-    "Limits.outbox": "link.send_queue._shares link.send_queue.droppable rpc.reply.replies",
-    "Limits.outbox and outbox_bytes": "link.send_queue._entries",
+    "Limits.outbox": "link.send_queue._shares link.send_queue.droppable",
+    "Limits.outbox and outbox_bytes": "link.send_queue._entries link.send_queue._requests",
     "Limits.outbox and outbox_bytes; charged": "cluster.client_handover._waiting",
     "Limits.payload: Intake.room; a client reads all before it asks again": "bindings.jrep_http.payloads._unread",
     "Limits.peers": """

@@ -276,9 +276,7 @@ class LinkFlow(ABC):
             self.check_initiates(peer)
             if not self._comes:
                 reply.fail(self.disconnected(sent=False))
-            elif self._wait(message, peer, reply, reply.deadline, droppable=False):
-                peer.request_waits(reply)
-            else:
+            elif not self._wait(message, peer, reply, reply.deadline, droppable=False):
                 reply.fail(QueueFull(f"the outbox to {self.address} is full: {self.outbox or 'empty'}"))
             return
         self.send_request(message, reply, peer, reply.started)

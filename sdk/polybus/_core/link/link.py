@@ -363,12 +363,6 @@ class Link(LinkFlow):
         peer: PeerPort | None = self.peer if self.multiplexed is None else self.multiplexed.peers.get(key)
         return peer
 
-    def receive_all(self, messages: list[Message]) -> None:
-        for message in messages:
-            self._deliver(message, self.runtime.time())
-        if self.deferred:
-            self._do_deferred()
-
     def break_off(self, why: Closed) -> None:
         """Close the connection because the session requests it. A link that this bus opened then reconnects."""
         self._ending = ending_after(self._ending, why, returns=True)
@@ -376,8 +370,7 @@ class Link(LinkFlow):
         if self.transport is not None:
             self.transport.close(why.code, why.reason)
 
-    def refused(self, reason: str, text: str, now: float, key: Any = None) -> None:
-        refuse(self, reason, text, now, key)
+    refused = refuse  # a method without a call of its own
 
     def lost(self, count: int, why: str) -> None:
         self.services.counters.dropped += count
@@ -514,9 +507,7 @@ class Link(LinkFlow):
         outbox = self.outbox
         self.outbox: SendQueue | None = None
         if outbox is not None:
-            for entry in outbox.clear():
-                if entry.reply is not None:
-                    entry.reply.fail(self.disconnected(sent=False))
+            outbox.lost(why.reason, why.error)
             outbox.wake()
             self.runtime.deadlines.forget(outbox)
         self.let_begin()

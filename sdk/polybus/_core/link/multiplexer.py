@@ -43,7 +43,7 @@ class MultiplexedPeers:
         self._budget = MemoryBudget(link.runtime, link.runtime.limits.queue_bytes, link.share)
         self._pending: dict[Any, PendingPeer] = {}
         self._unasked: dict[Any, PendingPeer] = {}
-        """Pending peers for which `authenticate` has not been called yet."""
+        """Pending peers that have not been passed to `authenticate` yet."""
         self._asking = 0
         self._expires: dict[Any, float] = {}
         self._offences: dict[Any, ViolationCounter] = {}
@@ -92,7 +92,7 @@ class MultiplexedPeers:
         messages = pending.forget()
         if isinstance(outcome, Admission):
             self._let_in(event, outcome.identity)
-            link.receive_all(messages)
+            link.take(messages)
         else:
             self._refuse(event.key, code_for(outcome), text_of(outcome))
 
@@ -163,7 +163,7 @@ class MultiplexedPeers:
         if peer is not None:
             peer.connection_lost(reason, going_on=False, error=error)
             if self._link.outbox is not None:
-                self._link.outbox.drop_all(peer)
+                self._link.outbox.lost(reason, error, peer)
             self._link.services.emit(LinkDown(peer=peer.public, url=self._link.url, code=code, reason=reason))
 
     def lost(self, reason: str, error: BusError | None) -> None:
@@ -179,4 +179,4 @@ class MultiplexedPeers:
         for peer in peers.values():
             peer.connection_lost(reason, going_on=False, error=error)
         if self._link.outbox is not None:
-            self._link.outbox.clear()
+            self._link.outbox.lost(reason, error)

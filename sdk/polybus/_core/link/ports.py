@@ -67,11 +67,8 @@ class PeerPort(Protocol):
     def watch_reply(self, reply: Reply[Any]) -> None:
         """Fail a request soon after its deadline."""
 
-    def request_waits(self, reply: Reply[Any]) -> None:
-        """Record that a request was added to the outbox."""
-
-    def request_leaves(self, reply: Reply[Any]) -> None:
-        """Record that a request was taken from the outbox, to be sent."""
+    def timed_out(self, reply: Reply[Any], now: float) -> None:
+        """Fail a request after its deadline, and forget it."""
 
     def abandoned(self, reply: Reply[Any]) -> None:
         """Forget a request and cancel it."""

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from msgspec import Struct, field
 
+from ..._util.deadlines import Deadlines
 from ..._util.event_loop import Notifier
 from ..._util.logs import log_fields
 from ..._util.priority_queue import PriorityQueue
-from ...errors import BusError, Code
+from ...errors import BusError, Code, Disconnected, another
 from ...message import Message
 from ..runtime.memory_budgets import MemoryBudget, cost, trim
 
@@ -52,6 +53,7 @@ class _PeerEntries(Struct, eq=False):
 
     count: int = 0
     bytes: int = 0
+    requests: int = 0
     droppable: OrderedDict[WaitingMessage, None] = field(default_factory=OrderedDict)
 
 
@@ -62,14 +64,16 @@ class SendQueue:
     multiplexed link share one queue. When it is full, the peer that uses the largest part of it loses messages.
     """
 
-    __slots__ = ("_budget", "_earliest", "_entries", "_kept", "_link", "_room", "_shares", "kept_bytes", "last")
-
     def __init__(self, link: LinkFlow) -> None:
         self._link = link
         self._budget = MemoryBudget(link.runtime, link.runtime.limits.outbox_bytes, link.share)
         self._entries: PriorityQueue[WaitingMessage] = PriorityQueue()
         self._shares: dict[PeerPort, _PeerEntries] = {}
         self._earliest = math.inf
+        """Earliest deadline of a publication."""
+        self._requests: dict[int, WaitingMessage] = {}
+        """Requests by the `id` of their reply, because they don't have a key yet."""
+        self._deadlines = Deadlines()
         self._kept = 0
         """Number of requests, answers, items and control messages, which cannot be dropped."""
         self.kept_bytes: int = 0
@@ -87,6 +91,10 @@ class SendQueue:
     def bytes(self) -> int:
         return self._budget.held
 
+    def requests_of(self, peer: PeerPort) -> int:
+        """Return the number of a peer's requests."""
+        return self._shares[peer].requests if peer in self._shares else 0
+
     def has_room(self, size: int) -> bool:
         """Return True if a message fits. An empty queue accepts messages of any size."""
         count = len(self._entries)
@@ -94,7 +102,7 @@ class SendQueue:
 
     @property
     def takes_answers(self) -> bool:
-        """True if answers may be added. Half of the queue is reserved for messages whose sender cannot wait."""
+        """True if answers may be added. Half of the queue is reserved for senders that cannot wait."""
         if not self._entries:
             return True
         limits = self._link.runtime.limits
@@ -158,11 +166,13 @@ class SendQueue:
             if entry.reply is None and not entry.droppable:
                 self.drop(entry)
 
-    def drop_all(self, peer: PeerPort) -> None:
-        if peer in self._shares:
-            for entry in list(self._entries):
-                if entry.peer is peer:
-                    self.drop(entry)
+    def lost(self, reason: str, error: BusError | None, peer: PeerPort | None = None) -> None:
+        """Drop all messages, or those to a peer that has left, and fail their requests."""
+        for entry in list(self._entries) if peer is None or peer in self._shares else ():
+            if peer is None or entry.peer is peer:
+                self.drop(entry)
+                if entry.reply is not None:
+                    entry.reply.fail(another(error) if error is not None else Disconnected(reason, entry.peer.address, False))
 
     def clear(self) -> list[WaitingMessage]:
         left = []
@@ -174,6 +184,8 @@ class SendQueue:
         size = step * entry.size
         share.count += step
         share.bytes += size
+        if entry.reply is not None:
+            share.requests += step
         if not entry.droppable:
             self._kept += step
             self.kept_bytes += size
@@ -184,6 +196,7 @@ class SendQueue:
         share = self._shares[entry.peer]
         self._count_in(entry, share, -1)
         share.droppable.pop(entry, None)
+        self._requests.pop(id(entry.reply), None)
         if not share.count:
             del self._shares[entry.peer]
 
@@ -208,15 +221,19 @@ class SendQueue:
             return False
         self.add(entry)
         if reply is not None:
-
-            def abandon(abandoned: Reply[Any]) -> None:
-                self.drop(entry)
-                self.wake()
-                self._link.runtime.notifier.signal()
-                peer.abandoned(abandoned)
-
-            reply.on_cancel = abandon
+            self._requests[id(reply)] = entry
+            reply.on_cancel = self._abandoned
+            if deadline < self._deadlines.until:
+                self._deadlines.add(deadline, id(reply))
+            self._link.runtime.deadlines.watch(self, deadline)
         return True
+
+    def _abandoned(self, reply: Reply[Any]) -> None:
+        entry = self._requests.get(id(reply))
+        if entry is not None:
+            self.drop(entry)
+            self.wake()
+            self._link.runtime.notifier.signal()
 
     def make_room(self, entry: WaitingMessage) -> bool:
         """Make room for a message as the policy allows. Returns False if that is not possible."""
@@ -261,12 +278,16 @@ class SendQueue:
         self._link.let_begin()
 
     def expire(self, now: float) -> float:
+        for entry in self._deadlines.due(now, self._requests):
+            if entry.reply is not None:
+                entry.peer.timed_out(entry.reply, now)
+            self.drop(entry)
         if not self._room.waiting:
-            return math.inf
+            return self._deadlines.next
         if expired := self.drop_expired(now):
             self._link.services.counters.dropped += expired
             self.wake()
-        return self._earliest
+        return min(self._earliest, self._deadlines.next)
 
     # -- writing ---------------------------------------------------------------------------------------------------------
 
@@ -284,7 +305,7 @@ class SendQueue:
                 return
             if message.ttl is not None:  # minus the time spent in the queue
                 message.ttl = max(0.0, message.ttl - (now - reply.started))
-            peer.request_leaves(reply)
+            reply.on_cancel = peer.abandoned
             try:
                 link.send_request(message, reply, peer, now)
             except BusError as error:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .receiver import Taps
 
 _COPIES: Final = 65_536
-"""Maximum number of publications whose second copy has not arrived yet."""
+"""Maximum number of publications that have arrived on only one of the connections."""
 _OF_ONE: Final = (CloseWanted, Confirmed, NodeJoined, NodeLeft, OtherServers, Ready)
 """Events of the old connection that are ignored."""
 

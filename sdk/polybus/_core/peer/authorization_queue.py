@@ -113,7 +113,7 @@ class InboundAuthorization(Struct, eq=False):
     _peer: PeerCore
     _asked: deque[_Question] = field(default_factory=deque)
     _waiting: deque[Message] = field(default_factory=deque)
-    """Messages for which `authorize` has not been called yet."""
+    """Messages that have not been passed to `authorize` yet."""
 
     def add(self, message: Message) -> None:
         peer = self._peer
@@ -124,7 +124,7 @@ class InboundAuthorization(Struct, eq=False):
             peer.link.services.counters.dropped += 1
 
     def ask(self, message: Message, allowed: bool | Awaitable[bool]) -> None:
-        """Wait for the decision about a message, for which `authorize` has already been called."""
+        """Wait for the decision about a message. `allowed` is the result of `authorize`."""
         question = _Question(message)
         self._asked.append(question)
         if inspect.isawaitable(allowed):
@@ -147,7 +147,7 @@ class InboundAuthorization(Struct, eq=False):
             raise
 
     def _go_on(self) -> None:
-        """Handle the messages about which all earlier ones have been decided too, and call `authorize` for others."""
+        """Handle decided messages in order, up to the first undecided one, and call `authorize` for messages that wait."""
         asked, waiting = self._asked, self._waiting
         while True:
             while asked and (granted := asked[0].granted) is not None:
@@ -203,7 +203,7 @@ class OutboundAuthorization:
         """Signalled when a publication is sent or rejected, and at the end."""
 
     def begin(self, message: Message, deadline: float, allowed: Awaitable[bool]) -> WaitingMessage:
-        """Queue the first publication, for which `authorize` has already been called."""
+        """Queue the first publication. `authorize` has already been called for it."""
         peer = self._peer
         entry = self._entry = self._box.entry(message, peer, deadline)
         peer.undelivered = self

@@ -43,7 +43,7 @@ _PASSED_BY: Final = 32
 """Maximum number of peers to skip when a slot becomes free. For the next slot, the search continues after these peers."""
 
 _LOOK: Final = 0.01
-"""Minimum number of seconds between two checks of calls whose answer size is unknown."""
+"""Minimum number of seconds between two checks of calls with an unknown answer size."""
 _WAITS: Final = 4
 """Number of consecutive checks that must find a call waiting before it counts as idle.
 
@@ -150,7 +150,7 @@ class InboundCalls:
     _memory: CallMemory | None = field(default=None, init=False)
     """Memory for large bodies and answers, created for the first request that has one."""
     stopping: int = field(default=0, init=False)
-    """Number of ended requests whose handlers are still running and use a slot."""
+    """Number of handlers that are still running, and use a slot, although their requests have ended."""
 
     def __attrs_post_init__(self) -> None:
         self.link, self.budget = self.peer.link, self.peer.budget
@@ -470,7 +470,7 @@ class InboundCalls:
     def _next_call(self) -> None:
         """Start queued requests in free slots, taking turns among the peers.
 
-        Each step either starts a request, removes a peer that must free one of its own slots first, or skips a peer whose
+        Each step either starts a request, removes a peer that must free one of its own slots first, or skips a peer because its
         address has used up its quota.
         """
         runtime = self.link.runtime

@@ -162,7 +162,7 @@ class Negotiation(Struct, eq=False):
     _deferred: deque[Message] | None = None
     """Hellos that can only be answered once the bus knows which other peers are the same bus."""
     _token: str | None = None
-    """Token with which the client can resume this session at another bus, after this bus has closed the connection."""
+    """Token for resuming this session at another bus, after this bus has closed the connection."""
     _resumes: str | None = None
     """Token from the previous connection, kept until the peer answers a hello that contains it."""
     _resuming: bool = False

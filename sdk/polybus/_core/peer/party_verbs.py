@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Party(Protocol):
-    """A receiver of requests, whose methods don't check their arguments."""
+    """A receiver of requests. Its methods don't check their arguments."""
 
     @property
     def services(self) -> Services: ...

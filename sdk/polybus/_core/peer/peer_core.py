@@ -29,7 +29,7 @@ from ...message import Kind, Message
 from ...plugins.mesh import ToNode
 from ...subjects import RESERVED_PREFIX
 from ..rpc.channel import CREDIT, Channel
-from ..rpc.reply import InternalReply, ObservedReply, Reply, UnsentRequests, failed_reply
+from ..rpc.reply import InternalReply, ObservedReply, Reply, failed_reply
 from ..runtime.loop_prevention import OF_BRIDGES
 from ..runtime.memory_budgets import MemoryBudget, cost
 from ..runtime.outgoing_hooks import Departure, depart
@@ -81,7 +81,6 @@ class PeerCore:
     undelivered: OutboundAuthorization | None = field(default=None, init=False)
     """Publications to the peer that wait for an asynchronous `authorize`."""
     _id: str | None = field(default=None, init=False)
-    _unsent: UnsentRequests | None = field(default=None, init=False)
     _scopes: set[anyio.CancelScope] | None = field(default=None, init=False)
     # Parts are created on first use, so that idle connections stay small.
     _budget: MemoryBudget | None = field(default=None, init=False)
@@ -244,7 +243,8 @@ class PeerCore:
     @property
     def unanswered(self) -> int:
         """Number of unanswered requests to the peer, including those in the outbox."""
-        return len(self.pending) + (0 if self._unsent is None else len(self._unsent.replies))
+        outbox = self.link.outbox
+        return len(self.pending) + (0 if outbox is None else outbox.requests_of(self))
 
     # -- requests to the peer --------------------------------------------------------------------------------------------
 
@@ -429,19 +429,7 @@ class PeerCore:
             message.format = chosen = self.link.format_for(message.body, message.subject)
             message.raw = message.checked = chosen.encode(message.body)
 
-    def request_waits(self, reply: Reply[Any]) -> None:
-        self._unsent = self._unsent if self._unsent is not None else UnsentRequests()
-        self._unsent.add(reply)
-        self.watch(reply.deadline)
-
-    def request_leaves(self, reply: Reply[Any]) -> None:
-        if self._unsent is not None:
-            self._unsent.remove(reply)
-        reply.on_cancel = self.abandoned
-
     def abandoned(self, reply: Reply[Any]) -> None:
-        if self._unsent is not None:
-            self._unsent.remove(reply)
         if reply.key is None or self.pending.pop(reply.key, None) is None:
             return
         link = self.link
@@ -525,12 +513,8 @@ class PeerCore:
             self.inbound_if_any.resume()
         if self._deadlines is not None:
             for reply in self._deadlines.due(now, self.pending):
-                self._timed_out(reply, now)
+                self.timed_out(reply, now)
             self.until, due = self._deadlines.until, self._deadlines.next
-        if self._unsent is not None:
-            for reply in self._unsent.deadlines.due(now, self._unsent.replies):
-                self._timed_out(reply, now)
-            due = min(due, self._unsent.deadlines.next)
         if self.inbound_if_any is not None:
             due = min(due, self.inbound_if_any.expire(now))
         if self.streams_if_any is not None:
@@ -538,7 +522,7 @@ class PeerCore:
         due = self.due = min(due, self.due)  # the code above may have added a deadline
         return due
 
-    def _timed_out(self, reply: Reply[Any], now: float) -> None:
+    def timed_out(self, reply: Reply[Any], now: float) -> None:
         if reply.sent or self.connected:
             reply.expire(now, self.link.silence() if self._is_understood(reply) else _UNHEARD.format(self.protocol))
         else:
@@ -602,9 +586,6 @@ class PeerCore:
         else:
             self._negotiation = None  # another program may now use that address
         if not going_on:
-            for reply in [] if self._unsent is None else list(self._unsent.replies.values()):
-                reply.fail(Disconnected(reason, self.address, False) if error is None else another(error))
-            self._unsent = None
             runtime.deadlines.forget(self)
 
 

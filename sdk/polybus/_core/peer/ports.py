@@ -56,7 +56,7 @@ class PeerPubSub(Protocol):
     """The publications and subscriptions of the bus. Implemented in `_core.pubsub.pubsub`."""
 
     local: SubjectIndex[Any]
-    """Subscriptions of this bus, and of peers whose publications another queue receives."""
+    """Subscriptions of this bus, and of peers that have another queue for their publications."""
     remote: SubjectIndex[PeerCore]
     """Subscriptions of peers."""
     tells_inside: bool

@@ -24,7 +24,7 @@ MODES = ("stream", "channel", "tunnel")
 
 
 class Streams:
-    """The open channels with a peer, regardless of which side opened them. Implements `channel.ChannelPort`."""
+    """The open channels with a peer, opened by either side. Implements `channel.ChannelPort`."""
 
     __slots__ = ("_deadlines", "_peer", "_tunnels", "budget", "channels", "link")
 

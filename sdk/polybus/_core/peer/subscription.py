@@ -371,7 +371,7 @@ class IteratedQueue(SubscriptionQueue):
     _pubsub: PeerPubSub
     _returns: Any
     peer: PeerCore | None
-    """Peer whose publications the queue receives, or None for all peers."""
+    """If set, the queue receives only publications of this peer."""
     reading: Reading | None
     """Arguments for reading a store. None for live publications."""
     _readers: deque[Any] = field(factory=deque, init=False)

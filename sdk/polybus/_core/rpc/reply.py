@@ -13,7 +13,6 @@ import anyio
 from msgspec import Struct, field
 
 from ..._util.cancel_scopes import EARLY, let_scope_fire
-from ..._util.deadlines import Deadlines
 from ..._util.event_loop import wrong_event_loop
 from ..._util.logs import log_fields
 from ..._util.misuse import awaited_first
@@ -375,18 +374,3 @@ class Attempts(Struct, eq=False):
     def _fail(self, error: BusError) -> None:
         error.attempts = max(1, self._failed)
         self._reply.fail(error)
-
-
-class UnsentRequests(Struct, eq=False):
-    """Requests in an outbox, keyed by object `id`, because they don't have a key yet."""
-
-    replies: dict[int, Reply[Any]] = {}
-    deadlines: Deadlines = field(default_factory=Deadlines)
-
-    def add(self, reply: Reply[Any]) -> None:
-        self.replies[id(reply)] = reply
-        if reply.deadline < self.deadlines.until:
-            self.deadlines.add(reply.deadline, id(reply))
-
-    def remove(self, reply: Reply[Any]) -> None:
-        self.replies.pop(id(reply), None)
