@@ -57,7 +57,7 @@ class Death:
 
 
 class Graveyard(Protocol):
-    """Interface of classes that store dead letters: `DeadLetters`, `foreign.NoLetters` and `foreign.ForeignLetters`."""
+    """Interface of classes that store dead letters: `DeadLetters` and `foreign.ForeignLetters`."""
 
     @property
     def place(self) -> tuple[str, str] | None:

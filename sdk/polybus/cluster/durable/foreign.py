@@ -15,7 +15,7 @@ from ...integrations import parts_of
 from ...plugins.tools import tokens_overlap
 from ...protocols.nats.operations import local_pattern
 from .consumers import find_streams
-from .dead_letters import OVER, Death, Graveyard, LetterPlace, Letters, LetterWriter
+from .dead_letters import OVER, Death, LetterPlace, Letters, LetterWriter
 from .jetstream import Advice, EngineLink, JetStream, JetStreamError, StoredPublishing
 from .readers import StoreReaders
 
@@ -51,41 +51,28 @@ OF_OTHERS: Final = Advice(
 
 
 @define(eq=False)
-class NoLetters:
-    """Sends the reason for a failure to the engine instead of storing a dead letter. Implements `dead_letters.Graveyard`."""
-
-    _jetstream: JetStream
-
-    place = None
-
-    async def prepare(self, stream: str) -> None:
-        """Do nothing, because there is no store."""
-
-    async def bury(self, delivery: Delivery, spec: DurableSpec, death: Death, now: float) -> tuple[str, str]:
-        word = f"{OVER} {' '.join(death.reason.split())[:_LONGEST_REASON]}" if self._jetstream.hears_why else OVER
-        return f"; it is not redelivered, and without dead_letters= no letter is stored: it was {_origin(delivery)}", word
-
-
-@define(eq=False)
 class ForeignLetters:
-    """Stores dead letters in an external stream. Implements `dead_letters.Graveyard`."""
+    """Stores dead letters in an external stream. Implements `dead_letters.Graveyard`.
+
+    Without a writer, there is no such stream, and the engine receives the reason for a failure instead.
+    """
 
     _jetstream: JetStream
-    _writer: LetterWriter
+    _writer: LetterWriter | None
     place: tuple[str, str] | None = field(default=None, init=False)
 
     async def prepare(self, stream: str) -> None:
-        prefix = self._writer.prefix
-        self.place = await _stream_of_letters(self._jetstream, prefix), prefix
+        if self._writer is not None:
+            prefix = self._writer.prefix
+            self.place = await _stream_of_letters(self._jetstream, prefix), prefix
 
     async def bury(self, delivery: Delivery, spec: DurableSpec, death: Death, now: float) -> tuple[str, str]:
+        where = f"{delivery.to.number} of {delivery.stream}"
+        if self._writer is None:
+            word = f"{OVER} {' '.join(death.reason.split())[:_LONGEST_REASON]}" if self._jetstream.hears_why else OVER
+            return f"; it is not redelivered, and without dead_letters= no letter is stored: it was {where}", word
         whole = await self._writer.write(delivery, spec.name, death, now)
-        note = "" if whole else f"; its letter is incomplete: it was {_origin(delivery)}"
-        return note, OVER
-
-
-def _origin(delivery: Delivery) -> str:
-    return f"{delivery.to.number} of {delivery.stream}"
+        return "" if whole else f"; its letter is incomplete: it was {where}", OVER
 
 
 async def _stream_of_letters(jetstream: JetStream, prefix: str) -> str:
@@ -134,9 +121,7 @@ def readers_behind(services: Services, link: Link) -> StoreReaders:
     adapter: Any = link.adapter
     jetstream, publishing = _streams(services, link, adapter)
     letters: str = adapter.dead_letters
-    graveyard: Graveyard = NoLetters(jetstream)
-    if letters:
-        graveyard = ForeignLetters(jetstream, LetterWriter(letters, publishing))
+    graveyard = ForeignLetters(jetstream, LetterWriter(letters, publishing) if letters else None)
 
     def published(pattern: str | int) -> str:
         """Convert a pattern to a wire subject. Raises an error if the pattern is not valid or matches its own dead letters."""

@@ -1,4 +1,4 @@
-"""Contract tests for links: request routing, presence, permissions and disconnection."""
+"""Contract tests for links: presence, permissions, disconnection and reconnecting."""
 
 from __future__ import annotations
 

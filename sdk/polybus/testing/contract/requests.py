@@ -1,4 +1,4 @@
-"""Contract tests for requests and replies, errors sent to the caller, and typed contract methods."""
+"""Contract tests for requests and replies, and for errors sent to the caller."""
 
 from __future__ import annotations
 
