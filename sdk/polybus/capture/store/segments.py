@@ -251,11 +251,6 @@ class SegmentReader:
             self._take_schema(first)
         return self.metadata
 
-    def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        for message in self.messages():
-            if message.rows:
-                yield message.batch, self.rows(message)
-
     def rows(self, message: ArrowMessage, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return the rows of a batch, without decompressing other columns."""
         wanted = FRAMES if columns is None else pa.schema([FRAMES.field(name) for name in columns], FRAMES.metadata)
