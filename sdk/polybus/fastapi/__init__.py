@@ -7,28 +7,21 @@ that a SIGTERM does not lose any answers. `metrics_endpoint` is for Prometheus, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 if find_spec("starlette") is None:
     raise ImportError("polybus.fastapi needs FastAPI or Starlette: pip install 'polybus[fastapi]'")
 
+from ..plugins.tools import lazy_names
 from ._attach import attach, bus_error_response, metrics_endpoint, readiness_endpoint
 from ._attachment import bus_of
 from ._run import run
 
 if TYPE_CHECKING:
-    from fastapi import Depends
-
-    from .. import Bus
-    from ..sync import BlockingBus
-    from ._bus_dep import blocking_bus_of, bus_or_twin_of
-
-    BusDep: TypeAlias = Annotated[Bus, Depends(bus_or_twin_of)]
-    """The bus attached to the application of the request, or its blocking twin in a `def` endpoint."""
-    BlockingBusDep: TypeAlias = Annotated[BlockingBus, Depends(blocking_bus_of)]
-    """The blocking twin of the bus, for `def` endpoints and `def` dependencies. Unlike `BusDep`, it is also typed as the
-    twin."""
+    from ._bus_dep import BlockingBusDep as BlockingBusDep
+    from ._bus_dep import BusDep as BusDep
 
 __all__ = [
     "BlockingBusDep",
@@ -41,14 +34,5 @@ __all__ = [
     "run",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in ("BusDep", "BlockingBusDep"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fastapi import Depends
-
-    from .. import Bus
-    from ..sync import BlockingBus
-    from ._bus_dep import blocking_bus_of, bus_or_twin_of
-
-    return Annotated[Bus, Depends(bus_or_twin_of)] if name == "BusDep" else Annotated[BlockingBus, Depends(blocking_bus_of)]
+# Loaded on demand: they need FastAPI.
+__getattr__: Callable[[str], Any] = lazy_names(__name__, {"._bus_dep": ["BlockingBusDep", "BusDep"]})

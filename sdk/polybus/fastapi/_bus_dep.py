@@ -1,4 +1,4 @@
-"""Dependencies behind `BusDep` and `BlockingBusDep`, imported if FastAPI is installed.
+"""`BusDep` and `BlockingBusDep`, and the dependencies behind them. Imported if FastAPI is installed.
 
 Both depend on `bus_of`, so a test that overrides it replaces the bus at every endpoint.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends
 
@@ -36,3 +36,9 @@ def _runs_in_a_thread(endpoint: Any) -> bool:
         return False
     call = inspect.unwrap(endpoint if inspect.isroutine(endpoint) else type(endpoint).__call__)
     return not (inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call))
+
+
+BusDep: TypeAlias = Annotated[Bus, Depends(bus_or_twin_of)]
+"""The bus attached to the application of the request, or its blocking twin in a `def` endpoint."""
+BlockingBusDep: TypeAlias = Annotated[BlockingBus, Depends(blocking_bus_of)]
+"""The blocking twin of the bus, for `def` endpoints and `def` dependencies. Unlike `BusDep`, it is also typed as the twin."""
