@@ -14,20 +14,9 @@ from attrs import frozen
 from ..errors import BusError, LocalProtocolError, Unavailable
 from ..integrations import AccessControl, Admissions, Authenticate, Runtime
 from ..limits import Limits
-from ..plugins import Admission, Closed, Handshake, Listening, ListenOptions, Receiver, Transport
+from ..plugins import Admission, Closed, Handshake, Listening, ListenOptions, Receiver, Transport, tools
 from ..plugins.registry import make_recorder, metrics_maker, resolve_url
-from ..plugins.tools import (
-    EventHub,
-    HttpStatus,
-    check_hosts,
-    check_origins,
-    in_own_thread,
-    is_loopback,
-    log_fields,
-    to_the_end,
-    warn_of_certificate,
-    without_secrets,
-)
+from ..plugins.tools import log_fields, without_secrets
 from .events import BrokerEvent, BrokerStats
 from .exchange import Exchange
 from .registry import ClientRegistry
@@ -114,8 +103,9 @@ class _BrokerConnection:
         try:
             self._side.take(self._participant, frames)
         except Exception:  # close only this connection
+            address = self.transport.address
             text = "a frame from %s could not be handled: its connection is closed"
-            logger.exception(text, self.transport.address, extra=log_fields(address=self.transport.address, protocol="csb"))
+            logger.exception(text, address, extra=log_fields(address=address, protocol="csb"))
             self.transport.abort(Closed(1011, "an internal error"))
 
     def closed(self, why: Closed) -> None:
@@ -264,8 +254,8 @@ class Broker:
                     )
         self._origins = (origins,) if isinstance(origins, str) else tuple(origins)
         self._hosts = (hosts,) if isinstance(hosts, str) else tuple(hosts)
-        check_origins(self._origins)
-        check_hosts(self._hosts)
+        tools.check_origins(self._origins)
+        tools.check_hosts(self._hosts)
         self._tls = tls
         self._insecure = insecure
         transports = [transport.name for targets in self._targets for _, transport, _ in targets.values()]
@@ -274,7 +264,7 @@ class Broker:
         self._metrics = None if metrics is None else self._metrics_server(metrics)
         self._record = record
         self._recorder = self._new_recorder()
-        self._events: EventHub[BrokerEvent] = EventHub(lambda: self._running.loop.waiter(), self._wake)
+        self._events: tools.EventHub[BrokerEvent] = tools.EventHub(lambda: self._running.loop.waiter(), self._wake)
         self._runtime: Runtime | None = None
         self._loop: Loop | None = None
         self._exchange: Exchange | None = None
@@ -320,7 +310,7 @@ class Broker:
                 BrokerGate(runtime, limits, authority, side) for authority, side in zip(self._authorities, sides, strict=True)
             ]
             if self._recorder is not None:
-                await in_own_thread(self._recorder.open)
+                await tools.in_own_thread(self._recorder.open)
                 self._gates[0].listens_in = self._listens_in
             # Servers first, so that a client that connects at once is more likely to find one.
             self.server_urls = await self._listen(1, "?side=broker-server", (), ())
@@ -330,7 +320,7 @@ class Broker:
                 runtime.spawn(self._metrics.serve)
             runtime.spawn(self._keep_house, runtime, registry)
         except BaseException:
-            await to_the_end(self._shut)
+            await tools.to_the_end(self._shut)
             raise
         return self
 
@@ -342,12 +332,12 @@ class Broker:
                 await self.drain(self.limits.close_timeout)
             await self._shut()
 
-        await to_the_end(leave)
+        await tools.to_the_end(leave)
 
-    def _metrics_server(self, url: str) -> HttpStatus:
+    def _metrics_server(self, url: str) -> tools.HttpStatus:
         text = metrics_maker("broker", "Broker(metrics=...)")
-        server = HttpStatus("metrics", url, {"/metrics": lambda: (200, text(self.stats()))}, "http://127.0.0.1:9100")
-        if not is_loopback(server.host):
+        server = tools.HttpStatus("metrics", url, {"/metrics": lambda: (200, text(self.stats()))}, "http://127.0.0.1:9100")
+        if not tools.is_loopback(server.host):
             raise LocalProtocolError(f"metrics={url!r} can be reached from other machines: bind it to 127.0.0.1 behind a proxy")
         return server
 
@@ -380,7 +370,7 @@ class Broker:
             self._listening.append(listening)
             urls.append(f"{adapter.name}+{listening.url}{suffix}")
             if options.tls is not None:
-                warn_of_certificate(options.tls, urls[-1])
+                tools.warn_of_certificate(options.tls, urls[-1])
         return tuple(urls)
 
     async def drain(self, timeout: float = 20.0) -> None:
@@ -410,7 +400,7 @@ class Broker:
 
     async def aclose(self) -> None:
         """Close all connections immediately. You can call this at any time and more than once."""
-        await to_the_end(self._shut)
+        await tools.to_the_end(self._shut)
 
     async def _shut(self) -> None:
         runtime, self._runtime = self._runtime, None
@@ -429,7 +419,7 @@ class Broker:
         await runtime.close()
         if self._recorder is not None:
             recorder, self._recorder = self._recorder, self._new_recorder()
-            await in_own_thread(recorder.close)
+            await tools.in_own_thread(recorder.close)
         self._events.close()
         self.client_urls = self.server_urls = ()
         if self._closed is not None:
