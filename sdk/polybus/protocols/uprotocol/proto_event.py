@@ -144,7 +144,7 @@ class ProtoReader:
             event = cloud_event_classes()[0].FromString(frame)
         except DecodeError as error:
             raise refuse(f"not an io.cloudevents.v1.CloudEvent: {error}", "bad_protobuf") from error
-        attributes: dict[str, Any] = {name: _value(name, value) for name, value in event.attributes.items()}
+        attributes: dict[str, Any] = {name: _value(name, value) for name, value in sorted(event.attributes.items())}
         for name, own in (("id", "id"), ("source", "source"), ("type", "type"), ("specversion", "spec_version")):
             if name in attributes:
                 raise refuse(f"{name} is among the attributes, but has its own field", "ambiguous")

@@ -584,6 +584,14 @@ def test_json_events_are_read_alike(mode: Any, frames: list[bytes]) -> None:
         assert quickly(codec, frame) == carefully(codec, frame)
 
 
+def test_of_several_bad_attributes_the_first_by_name_is_told() -> None:
+    event = to_protobuf(PUBLISH)
+    for letter in "hgfedcba":  # a map of protobuf has an order of its own in each process
+        event.attributes[f"{letter}!"].ce_string = "x"
+    with pytest.raises(RemoteProtocolError, match="'a!' is not the name of an attribute"):
+        UProtocol(format="protobuf").codec().read(event.SerializeToString())
+
+
 def test_the_classes_are_those_of_the_proto_file() -> None:
     proto = Path(proto_event.__file__).with_name("cloudevents.proto").read_text()
     ours = FileDescriptorProto()
