@@ -20,7 +20,7 @@ from ...message import Kind, Message
 from ...plugins import Capabilities, CloseWanted, Ready, Refused, Role, SessionEvent
 from .._shared import refusal
 from . import names
-from .names import WIRE_RULES, is_reserved, names_an_answer, refuse
+from .names import WIRE_RULES, is_reserved, is_unusable, names_an_answer, refuse
 
 if TYPE_CHECKING:
     from .adapter import JrepCodec
@@ -265,9 +265,8 @@ class Federation:
                 self._events.append(Refused(refuse(f"{subject[:60]!r} was not subscribed", "not_subscribed")))
 
     def _add(self, subject: str) -> None:
-        if names_an_answer(subject):
-            return  # reply subjects need no subscription
-        if subject in self.wanted or is_reserved(subject) or subject.startswith(names.LOCAL_PREFIX):
+        # Reply subjects need no subscription.
+        if subject in self.wanted or is_unusable(subject) or subject.startswith(names.LOCAL_PREFIX):
             return
         if len(self.wanted) < self._limits.subscriptions:
             self.wanted[subject] = None
