@@ -74,7 +74,7 @@ class Limits:
     peers: int = field(default=10_000, validator=at_least(1))
     """Number of connections that the bus accepts."""
     peers_per_address: int = field(default=10_000, validator=at_least(1))
-    """Number of connections that the bus accepts from one network address."""
+    """Number of connections that the bus accepts from one network address. For IPv6, its first 64 bits count."""
     handshakes: int = field(default=100, validator=at_least(1))
     """Number of connections per listener that may be unauthenticated at the same time."""
     subscriptions: int = field(default=1024, validator=at_least(1))

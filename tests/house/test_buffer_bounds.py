@@ -126,7 +126,7 @@ BOUNDS = {
         cluster.client_handover._parked cluster.client_handover._secrets
     """,
     "Limits.peers and handshakes: the gate of the listener; one that is silent ends": "bindings.jrep_http.server._sessions",
-    "Limits.peers and Limits.handshakes of each gate": "runtime.access.hosts",
+    "Limits.peers and Limits.handshakes of each gate": "runtime.access.networks",
     "Limits.peers, and MOST_RESTING numbers": "broker.registry.clients",
     "Limits.peers, and the links that this bus opened": "runtime.runtime.links",
     "Limits.peers, then the oldest is forgotten": "protocols.csb.session._sent_away",

@@ -136,8 +136,9 @@ async def test_users_who_are_not_here_and_handlers_that_are_not_are_told_so() ->
         (Limits(handshakes=2), 2, 0, "10.0.0.{}:1", r"2 handshakes are under way \(Limits.handshakes\)"),
         (Limits(peers=2), 2, 2, "10.0.0.{}:1", r"2 connections are open \(Limits.peers\)"),
         (Limits(peers_per_address=2), 2, 0, "10.0.0.1:{}", r"2 connections from 10.0.0.1 \(Limits.peers_per_address\)"),
+        (Limits(peers_per_address=2), 2, 0, "[2001:db8::{}]:1", r"2 connections from 2001:db8::/64 \(Limits.peers_per_"),
     ],
-    ids=["handshakes", "peers", "peers of one address"],
+    ids=["handshakes", "peers", "peers of one address", "peers of one IPv6 network, where a host has any address"],
 )
 def test_a_limit_lets_in_as_many_as_it_says(limits: Limits, let_in: int, open_ones: int, address: str, says: str) -> None:
     admissions = Admissions(limits)

@@ -41,7 +41,7 @@ async def test_silent_strangers_make_room_for_who_speaks_the_oldest_first(
         with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
             await crowd[0].receive()
         await eventually(lambda: admissions.handshakes == 4)  # who was let in has left a place
-        assert admissions.hosts == {"127.0.0.1": 4}
+        assert admissions.networks == {"127.0.0.1": 4}
         for stream in crowd[1:]:
             with anyio.move_on_after(0) as scope:
                 await stream.receive()
@@ -49,7 +49,7 @@ async def test_silent_strangers_make_room_for_who_speaks_the_oldest_first(
         for stream in crowd:
             await stream.aclose()
         await eventually(lambda: admissions.handshakes == 0)
-        assert admissions.hosts == {}
+        assert admissions.networks == {}
 
 
 async def test_who_waits_for_authenticate_is_not_sent_away_for_others() -> None:

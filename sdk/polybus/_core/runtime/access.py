@@ -18,6 +18,7 @@ from ..._validation import check_callable, shown
 from ...errors import BadRequest, BusError, Forbidden, NotFound, RequestError, TooManyRequests, Unauthorized, Unavailable
 from ...plugins import Admission, Handshake, Identity
 from ...subjects import canonical, is_pattern
+from .memory_budgets import network_of
 
 if TYPE_CHECKING:
     from ...limits import Limits
@@ -278,24 +279,24 @@ def _raise_unless_foreign(error: BaseException) -> None:
 class Admissions:
     """Counts the connections of a gate, including connections that are still in their handshake."""
 
-    __slots__ = ("_limits", "handshakes", "hosts")
+    __slots__ = ("_limits", "handshakes", "networks")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.handshakes: int = 0
-        self.hosts: Counter[str] = Counter()
+        self.networks: Counter[str] = Counter()
 
     def knock(self, address: str, connections: int) -> TooManyRequests | None:
         """Count a new connection, or return the error to reject it with. `connections` is the number of open ones."""
-        limits, host = self._limits, _host(address)
+        limits, network = self._limits, network_of(address)
         if self.handshakes >= limits.handshakes:
             return TooManyRequests(f"{self.handshakes} handshakes are under way (Limits.handshakes)", reason="handshakes")
         if connections >= limits.peers:
             return TooManyRequests(f"{limits.peers} connections are open (Limits.peers)")
-        if self.hosts[host] >= limits.peers_per_address:
-            return TooManyRequests(f"{limits.peers_per_address} connections from {host} (Limits.peers_per_address)")
+        if self.networks[network] >= limits.peers_per_address:
+            return TooManyRequests(f"{limits.peers_per_address} connections from {network} (Limits.peers_per_address)")
         self.handshakes += 1
-        self.hosts[host] += 1
+        self.networks[network] += 1
         return None
 
     def left(self, address: str) -> None:
@@ -309,11 +310,7 @@ class Admissions:
 
     def gone(self, address: str) -> None:
         """Stop counting a connection that has ended."""
-        host = _host(address)
-        self.hosts[host] -= 1
-        if self.hosts[host] <= 0:
-            del self.hosts[host]
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0] or address
+        network = network_of(address)
+        self.networks[network] -= 1
+        if self.networks[network] <= 0:
+            del self.networks[network]

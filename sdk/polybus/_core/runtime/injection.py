@@ -145,7 +145,7 @@ class _Call(Struct, eq=False):
         try:
             value = await held.__aenter__()
         except BaseException:
-            if isinstance(held, _HeldInThread) and held.entered:  # cancelled while the thread entered it
+            if isinstance(held, _HeldInThread) and held.context is not None:  # cancelled while the thread entered it
                 self._entered.append(held)
                 self._holds()
             raise
@@ -189,22 +189,22 @@ class _HeldInThread(AbstractAsyncContextManager[Any]):
     _services: Services
     _threads: CallThreads | None
     _held: AbstractContextManager[Any]
-    _context: contextvars.Context | None = field(default=None, init=False)
-    entered: bool = field(default=False, init=False)
+    context: contextvars.Context | None = field(default=None, init=False)
+    """Set once the context manager is entered."""
 
     async def __aenter__(self) -> Any:
         return await self._services.executor.in_a_thread(self._threads, self._enter)
 
     def _enter(self) -> Any:
-        self._context = contextvars.copy_context()
-        value = self._context.run(self._held.__enter__)
-        self.entered = True
+        context = contextvars.copy_context()
+        value = context.run(self._held.__enter__)
+        self.context = context
         return value
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        context = self._context
+        context = self.context
         assert context is not None
         leave: Callable[[], Any] = lambda: context.run(self._held.__exit__, kind, error, trace)  # noqa: E731  # pyright: partial
         return bool(await self._services.executor.in_a_thread(self._threads, leave))
