@@ -152,7 +152,7 @@ class PublicationReceiver(Struct, eq=False):
         queues = self.queues.get(subject)
         if queues is None:
             queues = self._of_peers(message)
-            handler = _handler_among(queues) if self._access.trusting else None
+            handler = _handler_among(queues) if self._access.trusts("publish") else None
             if handler is not None:
                 self._access.reached(peer, subject, handler)
             to_peers = self._to_peers.indices
@@ -162,7 +162,7 @@ class PublicationReceiver(Struct, eq=False):
                 pass  # not cached before the hint has been logged
             elif to_peers or (self._local.addresses and message.spellings):
                 pass  # not cached, because it depends on the peer or the message
-            elif handler is not None and self._access.trusting:
+            elif handler is not None and self._access.trusts("publish"):
                 pass  # not cached before a client's publication has caused a warning
             elif len(self.queues) < ROUTES:
                 self.queues[subject] = queues

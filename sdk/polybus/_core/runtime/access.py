@@ -88,12 +88,11 @@ class AccessControl:
         text, fields = "refused %s of %r to %s: authorize does not allow it", log_fields(peer, subject=subject)
         self.warnings.warn(logger, text, verb, subject, str(peer), about=verb, level=logging.INFO, extra=fields)
 
-    @property
-    def trusting(self) -> bool:
-        """True if clients have identities but there is no `authorize`, and no publication has caused a warning about this."""
-        return self._trusts("publish")
+    def trusts(self, what: str) -> bool:
+        """Return True if clients have identities but there is no `authorize`, and no warning about this has been logged.
 
-    def _trusts(self, what: str) -> bool:
+        There is one warning about each of ``publish`` and ``subscribe``.
+        """
         return self.authenticate is not None and self.authorize is None and what not in self._told
 
     def reached(self, peer: CallingPeer, subject: str | int, handler: str) -> None:
@@ -116,7 +115,7 @@ class AccessControl:
 
     def _is_first(self, what: str, peer: CallingPeer) -> bool:
         # A link that this bus opened may lead to clients behind a broker.
-        first = self._trusts(what) and (not peer.link.upstream or peer.identity is not None)
+        first = self.trusts(what) and (not peer.link.upstream or peer.identity is not None)
         if first:
             self._told.add(what)
         return first
