@@ -366,13 +366,14 @@ class SubscriptionQueue(ABC):
             self._services.wake(self._room.pop())
 
 
-@define(eq=False, repr=False, weakref_slot=False, kw_only=True)
+# Not kw_only as a class: attrs before 25.4 means the inherited fields too.
+@define(eq=False, repr=False, weakref_slot=False)
 class IteratedQueue(SubscriptionQueue):
-    _pubsub: PeerPubSub
-    _returns: Any
-    peer: PeerCore | None
+    _pubsub: PeerPubSub = field(alias="pubsub", kw_only=True)
+    _returns: Any = field(alias="returns", kw_only=True)
+    peer: PeerCore | None = field(kw_only=True)
     """If set, the queue receives only publications of this peer."""
-    reading: Reading | None
+    reading: Reading | None = field(kw_only=True)
     """Arguments for reading a store. None for live publications."""
     _readers: deque[Any] = field(factory=deque, init=False)
     _active: bool = field(default=False, init=False)

@@ -89,16 +89,17 @@ class Unsent(Struct):
             raise self.failed[0][1]
 
 
-@define(eq=False, repr=False, weakref_slot=False, kw_only=True)
+# Not kw_only as a class: attrs before 25.4 means the inherited fields too.
+@define(eq=False, repr=False, weakref_slot=False)
 class PublicationRoute(Targets):
     """The targets and the encoding of a subject's publications. Cached until a subscription changes."""
 
-    kept: bool
+    kept: bool = field(kw_only=True)
     """True if a stream stores the publications, so that publishing has to wait for the stream."""
-    only_peer: PeerCore | None
+    only_peer: PeerCore | None = field(kw_only=True)
     """The only target if it is a server that supports publications, for a fast path."""
-    choose: Choose | None
-    blank: Message
+    choose: Choose | None = field(kw_only=True)
+    blank: Message = field(kw_only=True)
     """Empty publication that `LinkFlow.publish_alone` reuses, because the codec encodes it immediately and nothing keeps it."""
 
 
