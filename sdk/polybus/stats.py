@@ -33,7 +33,7 @@ class DurableStats:
         pending: The backlog: number of stored messages that wait for a worker.
         unacknowledged: Number of messages that workers are processing or that wait for a retry.
         redelivered: Number of unacknowledged messages that have been delivered more than once.
-        dead_letters: Number of dead letters stored for this handler, or None if it has none or they are unknown.
+        dead_letters: Number of dead letters stored for this handler, or None while none is known.
     """
 
     durable: str

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio.from_thread
 import anyio.lowlevel
 from anyio.from_thread import BlockingPortal
+from attrs import define
 
 from ..errors import BusError, LocalProtocolError, RequestCancelled
 from ..integrations import buses_here, current_call, parts_of, waiting_in_thread
@@ -208,15 +209,13 @@ class EventLoopThread:
         return self._portal.wrap_async_context_manager(manager)
 
 
+@define(eq=False)
 class _InterruptibleWork:
     """A call that can be cancelled even before the loop has created its future, because Ctrl-C may arrive at any time."""
 
-    __slots__ = ("_function", "_scope", "_unwanted")
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-        self._scope: anyio.CancelScope | None = None
-        self._unwanted = False
+    _function: Callable[..., Any]
+    _scope: anyio.CancelScope | None = None
+    _unwanted: bool = False
 
     # Two threads meet here without a lock: each writes its own value before it reads the other's.
 
