@@ -160,11 +160,14 @@ async def _the_deadline_of_one_request_of_many(count: int, table: Table) -> None
 @case
 async def _the_deadline_of_one_unsent_request_of_many(count: int, table: Table) -> None:
     async with pending(0) as (bus, peer, replies):
-        core_of(peer).link.pause_writing()
+        link = core_of(peer).link
+        link.pause_writing()
         replies += [bus.request("h", 1, timeout=1000 + number) for number in range(count)]
+        assert link.outbox is not None
         for reply in replies[:TIMES]:
-            await table.act(partial(core_of(peer).expire, reply.deadline))
-        core_of(peer).link.resume_writing()
+            await table.act(partial(link.outbox.expire, reply.deadline))
+            assert reply.done()
+        link.resume_writing()
 
 
 @case
