@@ -18,6 +18,6 @@ def test_the_abilities_of_a_class_are_found_as_those_of_its_objects_are() -> Non
 
 @pytest.mark.parametrize("wrapper", [MovingSession, RecordedSession])
 def test_a_session_around_another_hides_what_would_read_past_its_receive(wrapper: type[Any]) -> None:
-    around = object.__new__(wrapper)
+    around = wrapper.__new__(wrapper)
     around.new = around._inner = SimpleNamespace(usual=len)
     assert SessionFeatures.of(around).usual is None
