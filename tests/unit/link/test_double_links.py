@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import pytest
-from anyio.abc import SocketAttribute
+from anyio.abc import SocketAttribute, SocketListener
 
 from polybus import Backoff, Broker, Bus, Identity, Kind, Limits, Message, Peer, connect
 from polybus._core.peer.peer_core import PeerCore
@@ -495,7 +495,9 @@ async def test_a_publication_is_numbered_until_the_server_has_said_that_it_passe
 
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, bus, anyio.create_task_group() as group:
         group.start_soon(stay, listener.extra(SocketAttribute.local_port))
-        async with await listener.listeners[0].accept() as stream:
+        (accepting,) = listener.listeners
+        assert isinstance(accepting, SocketListener)
+        async with await accepting.accept() as stream:
             server, ways = RawPeer(stream), list[Any]()
             hello = await server.receive()
             for number in range(2):

@@ -38,7 +38,7 @@ def cloud_event_classes() -> tuple[type[Any], type[Any]]:
     from google.protobuf import any_pb2, descriptor_pool, timestamp_pb2  # noqa: F401  # which it imports
 
     if known_class("io.cloudevents.v1.CloudEvent") is None:
-        descriptor_pool.Default().AddSerializedFile(files(__package__).joinpath(_DESCRIPTOR).read_bytes())
+        descriptor_pool.Default().AddSerializedFile(files("polybus.protocols.uprotocol").joinpath(_DESCRIPTOR).read_bytes())
     event, batch = known_class("io.cloudevents.v1.CloudEvent"), known_class("io.cloudevents.v1.CloudEventBatch")
     assert event is not None and batch is not None
     return event, batch
