@@ -55,3 +55,21 @@ async def test_the_ways_that_are_remembered_are_bounded(monkeypatch: pytest.Monk
             await bus.publish(f"news.{number}", 1)
             publisher.publish_to_clients(Message(Kind.PUBLISH, f"news.{number}", None, b"1", JSON))
             assert len(publisher.routes) == len(publisher.client_routes) == number % 4 + 1
+
+
+async def test_an_outbox_that_was_written_leaves_no_deadlines_behind() -> None:
+    server = Bus()
+
+    @server.handle("h")
+    async def h(body: int) -> int:
+        return body
+
+    async with server.serve(URL), connect(URL) as client:
+        link = core_of(client.peers[0]).link
+        watched = len(link.runtime.deadlines.watched)
+        for number in range(9):
+            link.pause_writing()
+            reply = client.request("h", number, timeout=3600)
+            link.resume_writing()
+            assert await reply == number
+        assert len(link.runtime.deadlines.watched) <= watched + 1

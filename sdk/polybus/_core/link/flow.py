@@ -363,6 +363,7 @@ class LinkFlow(ABC):
             outbox.drain()
             if not len(outbox):
                 self.outbox = None
+                self.runtime.deadlines.forget(outbox)
                 self.runtime.notifier.signal()
         self.update_flow()
         self.let_begin()
