@@ -314,15 +314,14 @@ def _read_uuri(data: bytes) -> UUri:
 
 def write_attributes(given: Attributes) -> bytes:
     parts: list[bytes] = []
-    for number, name in sorted(_FIELDS.items()):
+    for name, absent, tag, write in _WRITTEN:
         value = getattr(given, name)
-        if value == getattr(_ABSENT, name):
+        if value == absent:
             continue
-        write = _WRITERS.get(number)
         if write is None:
-            parts.append(varint(number << 3) + varint(value & 0xFFFF_FFFF_FFFF_FFFF))
+            parts.append(tag + varint(value & 0xFFFF_FFFF_FFFF_FFFF))
         else:
-            parts.append(field(varint(number << 3 | 2), write(value)))
+            parts.append(field(tag, write(value)))
     return b"".join(parts)
 
 
@@ -332,13 +331,17 @@ def head_of(type: int, source: UUri | None, sink: UUri | None, priority: int, tt
     return write_attributes(Attributes(type=type, source=source, sink=sink, priority=priority, ttl=ttl))
 
 
-_ABSENT: Final = Attributes()
 _FIELDS: Final = _NUMBERS | _IDS | _ADDRESSES | _TEXTS
 _WRITERS: Final[Mapping[int, Callable[[Any], bytes]]] = {
     **dict.fromkeys(_IDS, write_uuid),
     **dict.fromkeys(_ADDRESSES, write_uuri),
     **dict.fromkeys(_TEXTS, str.encode),
 }
+_WRITTEN: Final = tuple(
+    (name, getattr(Attributes(), name), varint(number << 3 | (2 if number in _WRITERS else 0)), _WRITERS.get(number))
+    for number, name in sorted(_FIELDS.items())
+)
+"""Name, value if absent, tag and writer of each attribute, in the order of their numbers."""
 _READERS: Final[Mapping[int, Callable[[bytes], UUri | bytes | str]]] = {
     **dict.fromkeys(_IDS, read_uuid),
     **dict.fromkeys(_ADDRESSES, read_uuri),
