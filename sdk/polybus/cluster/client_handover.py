@@ -538,7 +538,7 @@ class ClientHandover(Extension):
             case Kind.REQUEST, "claim", _:
                 self._claim(message, body)
             case Kind.REQUEST, "hand_over", str(mark) if mark in self._claims:
-                self._parts.services.running.spawn(self._hand_over, mark, message)
+                self._parts.services.running.spawn(self._hand_over, self._claims[mark], mark, message)
             case Kind.REQUEST, "hand_over", _:
                 self._parts.refuse(message, Code.NOT_FOUND, "no claim has this mark")
             case _:
@@ -588,8 +588,8 @@ class ClientHandover(Extension):
             self._parts.services.signal()
         self._parts.answer(message, list(claim.clients))
 
-    async def _hand_over(self, mark: str, message: Message) -> None:
-        claim, count, deadline = self._claims[mark], 0, self._parts.services.running.time() + HANDING
+    async def _hand_over(self, claim: Claim, mark: str, message: Message) -> None:
+        count, deadline = 0, self._parts.services.running.time() + HANDING
         with anyio.move_on_after(HANDING):  # the claiming node does not wait longer
             while waiting := {name: parked for name, parked in claim.clients.items() if len(parked)}:
                 first = min((queue.oldest for queue in waiting.values()), key=itemgetter(0))[1]

@@ -513,6 +513,24 @@ async def test_a_node_that_claims_clients_under_impossible_names_leaves_nothing(
         assert world.nodes[0].stats().reconnects == 0  # the engine has taken all that was said
 
 
+async def test_a_claim_that_has_nothing_to_hand_over_is_answered_as_often_as_it_is_asked(
+    engine: NatsEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with several(engine) as world, anyio.create_task_group() as group, connect(engine.url) as liar:
+        own, other = (name_of(bus) for bus in world.nodes[:2])
+        client = await world.client(0)
+        secret = client.token._token.partition(".")[2]
+        await leave(world, client, group)
+        claimed = [{"token": secret, "user": None, "name": "x"}]
+        subject = f"polybus.n.{own}.r."
+        assert await liar.request(f"{subject}claim", {"mark": "m", "node": other, "clients": claimed}, timeout=5) == ["x"]
+        asked = [liar.request(f"{subject}hand_over", "m", timeout=5) for _ in range(2)]
+        assert [await one for one in asked] == [True, True]
+        assert "failed" not in caplog.text
+        client.roaming.may.set()
+        await world.nothing_is_kept()
+
+
 @pytest.mark.parametrize("end", ["engine", "old", "new"])
 @pytest.mark.parametrize(("at", "what"), [(0, "claim"), (2, "mark"), (0, "hand_over")])
 async def test_nothing_is_kept_and_no_drain_waits_when_an_end_is_gone(engine: NatsEngine, at: int, what: str, end: str) -> None:
