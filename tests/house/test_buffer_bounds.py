@@ -222,7 +222,7 @@ BOUNDS = {
     "two buses": "bridges._bridge._entered",
     "two for each peer and link, and 64": "runtime.deadline_timer._due",
     "two for each session, for the time of a handshake": "bindings.jrep_http.server._claiming",
-    "two questions to `authorize` at a time, and one for each time that a handler is told": "peer.peer_core._scopes",
+    "33 questions to `authorize` at a time, and one for each time that a handler is told": "peer.peer_core._scopes",
     "Up(per_authority=) of each authority, and within Limits.waiting and running": """
         protocols.up.session._counts protocols.up.session._under_way
     """,

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, BusError, Disconnected, Forbidden, Limits, QueueFull, TooManyRequests, connect
+from polybus import Backoff, Bus, BusError, Disconnected, Forbidden, Limits, Peer, QueueFull, TooManyRequests, connect
 from polybus._core.link.send_queue import SendQueue, WaitingMessage
 from polybus._core.runtime.memory_budgets import cost
 from polybus.events import PeerSlow
@@ -219,6 +219,27 @@ async def test_what_authorize_still_thinks_about_ends_with_its_peer_and_is_charg
                 assert buffered(bus) >= 8000
             await eventually(lambda: not thinking)
             assert buffered(bus) == 0
+
+
+async def test_an_authorize_that_ends_the_peer_leaves_nothing_of_it_charged() -> None:
+    asked: list[Any] = []
+
+    async def later() -> bool:
+        await anyio.lowlevel.checkpoint()
+        return True
+
+    def authorize(peer: Peer, verb: str, subject: Any) -> Any:
+        asked.append(subject)
+        if len(asked) == 2:
+            core_of(peer).connection_lost("sent away", going_on=False)  # as a broker's client that is too slow
+        return later()
+
+    bus = Bus(authorize=authorize)
+    async with bus, pair(bus) as client:
+        for number in range(2):
+            await client.publish("news", number)
+        await eventually(lambda: len(asked) == 2)
+        assert buffered(bus) == 0
 
 
 @pytest.mark.native

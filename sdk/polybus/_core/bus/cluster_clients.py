@@ -55,6 +55,7 @@ class ClusterParty(Struct, frozen=True, eq=False):
         await self._tell(Kind.NOTIFY, subject, body, headers)
 
     async def open_channel(self, subject: str | int, body: Any, mode: str, timeout: float | None) -> Channel[Any, Any]:
+        self.services.running.check_here()
         return await self._inner().open_channel(subject, body, mode, timeout, to=self.to)
 
     async def publish(self, subject: AnySubject, body: Any, headers: Mapping[str, str] | None) -> None:

@@ -52,7 +52,7 @@ def receive(peer: PeerCore, message: Message) -> None:
     if inspect.isawaitable(allowed):
         if peer.hold(message):
             peer.undecided = InboundAuthorization(peer)
-            peer.undecided.ask(message, allowed)
+            peer.undecided.begin(message, allowed)
         else:
             getattr(allowed, "close", lambda: None)()
             services.counters.dropped += 1
@@ -123,10 +123,13 @@ class InboundAuthorization(Struct, eq=False):
         else:
             peer.link.services.counters.dropped += 1
 
-    def ask(self, message: Message, allowed: bool | Awaitable[bool]) -> None:
-        """Wait for the decision about a message. `allowed` is the result of `authorize`."""
+    def begin(self, message: Message, allowed: Awaitable[bool]) -> None:
+        """Wait for the decision about the first message. `authorize` has already been called for it."""
         question = _Question(message)
         self._asked.append(question)
+        self._wait_for(question, allowed)
+
+    def _wait_for(self, question: _Question, allowed: bool | Awaitable[bool]) -> None:
         if inspect.isawaitable(allowed):
             self._peer.spawn(self._answered, question, allowed)
         else:
@@ -156,8 +159,9 @@ class InboundAuthorization(Struct, eq=False):
                 self._decided(message, granted)
             if not waiting or len(asked) >= _AT_ONCE:
                 break
-            message = waiting.popleft()
-            self.ask(message, self._asks(message))
+            question = _Question(waiting.popleft())
+            asked.append(question)  # before `authorize` is called, which may end the peer
+            self._wait_for(question, self._asks(question.message))
         if not asked and self._peer.undecided is self:
             self._peer.undecided = None
 
