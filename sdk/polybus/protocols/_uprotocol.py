@@ -208,6 +208,7 @@ class LazyMessage(Message, ABC):
     """A message that builds its `attributes` on first access, because few handlers read the attributes."""
 
     __slots__ = ()
+    extras: dict[str, Any] | None  # declared in `Message`; repeated for type checkers
 
     def __copy__(self) -> Self:
         made = object.__new__(type(self))

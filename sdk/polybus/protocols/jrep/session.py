@@ -34,6 +34,8 @@ class JrepSession(Federation):
     Local ids, in ReplyTo and ErrorTo, are ``<token>-<n>``. Answers with any other id are rejected.
     """
 
+    state: FederationState  # declared in `Federation`; repeated for type checkers
+
     def __init__(
         self, codec: JrepCodec, role: Role, dialect: Dialect, limits: Limits, rng: random.Random, heartbeat: float
     ) -> None:

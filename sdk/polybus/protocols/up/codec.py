@@ -161,6 +161,20 @@ class UpMessage(LazyMessage):
     also: tuple[str, ...]
     reqid: bytes
     facts: dict[str, Any] | None
+    # Declared in `Message`; repeated for type checkers, because they are set one by one.
+    kind: Kind
+    subject: str | int
+    id: Any
+    format: BodyFormat
+    ttl: float | None
+    headers: dict[str, str] | None
+    code: Code | None
+    reply_to: str | None
+    peer: Any
+    expires: float | None
+    answer_headers: dict[str, str] | None
+    checked: bytes | None
+    extras: dict[str, Any] | None
 
     def __init__(self, shape: MessageShape, raw: bytes | None, uuid: bytes, reqid: bytes) -> None:
         # Set one by one: an argument for each field would cost a quarter more.

@@ -160,6 +160,20 @@ class EventMessage(LazyMessage):
     __slots__ = ("event",)
 
     event: UsualEvent
+    # Declared in `Message`; repeated for type checkers, because they are set one by one.
+    kind: Kind
+    subject: str | int
+    id: Any
+    format: BodyFormat
+    ttl: float | None
+    headers: dict[str, str] | None
+    code: Code | None
+    reply_to: str | None
+    peer: Any
+    expires: float | None
+    answer_headers: dict[str, str] | None
+    checked: bytes | None
+    extras: dict[str, Any] | None
 
     def __init__(
         self, kind: Kind, subject: str, id: Any, raw: bytes | None, format: BodyFormat, ttl: float | None, event: UsualEvent
