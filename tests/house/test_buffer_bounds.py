@@ -61,7 +61,7 @@ BOUNDS = {
     "2,048 of up to Limits.subject, then it is emptied": "protocols.uprotocol.proto_event._texts",
     "256 of up to three times Limits.subject, then it is emptied": "protocols.uprotocol.proto_event._blocks",
     "256 sinks, then it is emptied": "protocols.uprotocol.json_event._recent",
-    "256 subjects": "pubsub.pubsub._hinted",
+    "256 subjects": "pubsub.pubsub._hinted pubsub.pubsub._stopped",
     "30 questions, one a second": "peer.negotiation._late",
     "4 MiB of patterns, and Cluster.remember": "protocols.nats.cluster.nodes._gone",
     "4 MiB of patterns; of one node 1,024, and 32 KiB": "protocols.nats.cluster.nodes._announced",

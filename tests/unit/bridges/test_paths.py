@@ -127,9 +127,8 @@ async def test_what_goes_too_far_is_refused_or_counted_and_logged_once(protocol:
         assert all(event.message is not None and event.message.headers is None for event in told)
         assert servers[8].stats().dropped == 4
         assert heard == [[0, 1, 2, 3]] * 9 + [[]]
-    *lines, others = [record.getMessage() for record in caplog.records if "Limits.hops" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "Limits.hops" in record.getMessage()]
     assert [line.split("'")[1] for line in lines] == ["x.news", "x.other"]
-    assert others.startswith("2 more within"), "told when the bus stops, at the latest"
 
 
 async def test_a_publication_at_the_end_of_its_way_is_not_told_as_lost_because_a_bridge_leads_back() -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 
-from polybus import Bus, ConnectFailed, Disconnected, Forbidden, RequestError, Route, bridge, connect
+from polybus import Bus, ConnectFailed, Disconnected, Forbidden, Kind, Message, RequestError, Route, bridge, connect
 from polybus._util.logs import Warnings
 from tests.support import eventually
 
@@ -37,6 +37,17 @@ async def test_publications_that_cannot_be_relayed_are_one_line_and_all_counted(
     _, others = [text for record in caplog.records if "relayed" in (text := record.getMessage())]
     assert others.startswith(f"{MANY - 1} more within"), "told when the bus stops, at the latest"
     assert bus.stats().dropped == MANY
+
+
+async def test_subjects_that_go_too_far_fill_neither_the_log_nor_the_table_of_warnings(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Bus() as bus:
+        for number in range(2 * 300):
+            bus._pubsub.relay.stop(Message(Kind.PUBLISH, f"x.{number // 2}"), 9)
+        assert not bus._services.running.warnings._kinds
+        assert bus.stats().dropped == 600
+    assert caplog.text.count("Limits.hops") == 256
 
 
 async def test_publications_that_cannot_cross_a_bridge_are_one_line_between_others(caplog: pytest.LogCaptureFixture) -> None:

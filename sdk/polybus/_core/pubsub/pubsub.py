@@ -44,6 +44,7 @@ class Relay(Struct, eq=False):
     _publisher: Publisher
     _deduplicator: Deduplicator
     _hinted: set[str | int] = set()
+    _stopped: set[str | int] = set()
 
     def takes(self, message: Message) -> bool:
         patterns = self.patterns
@@ -91,13 +92,14 @@ class Relay(Struct, eq=False):
         return on
 
     def stop(self, message: Message, hops: int) -> None:
-        """Drop a publication with too many hops."""
+        """Drop a publication with too many hops. Logs this once per subject."""
         services, subject = self._services, message.subject
         text = too_far(subject, hops, services.limits.hops)
         services.counters.dropped += 1
         services.dead_letter(message.peer, message, Code.FAILED_PRECONDITION, text)
-        fields = log_fields(message=message)
-        services.running.warnings.warn(logger, "%.200s", text, about=subject, lines=1, extra=fields)
+        if subject not in self._stopped and len(self._stopped) < _HINTS:  # peers choose subjects
+            self._stopped.add(subject)
+            logger.warning("%.200s", text, extra=log_fields(message=message))
 
     def hint(self, subject: str | int, source: PeerCore) -> bool:
         """Warn that no relay is configured, once per subject. Returns False if the warning has been logged before."""
