@@ -1,4 +1,4 @@
-"""Helpers for listeners, for error messages, loopback addresses and Unix socket files."""
+"""Helpers for listeners, for error messages, addresses and Unix socket files."""
 
 from __future__ import annotations
 
@@ -35,6 +35,18 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         return False
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def network_of(address: str) -> str:
+    """Return an address's host. For IPv6, return its /64 network, because a host can choose any address in it."""
+    host = address.rpartition(":")[0] or address
+    if not host.startswith("["):
+        return host
+    try:
+        found = ipaddress.IPv6Address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    return str(found.ipv4_mapped or ipaddress.IPv6Network((found, 64), strict=False))
 
 
 def unlink_if_ours(path: str, inode: int) -> None:

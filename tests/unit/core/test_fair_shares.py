@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polybus import Broker, Bus, Limits, TooManyRequests, connect
-from polybus._core.runtime.memory_budgets import MemoryBudget, Share, network_of
+from polybus._core.runtime.memory_budgets import MemoryBudget, Share
+from polybus._util.listening import network_of
 from polybus.plugins.extensions import core_of
 from polybus.testing import pair
 from tests.support import eventually

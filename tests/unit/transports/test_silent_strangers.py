@@ -2,6 +2,8 @@
 
 import ssl
 from contextlib import AsyncExitStack, suppress
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +15,7 @@ import trustme
 
 from polybus import Bus, ConnectFailed, Limits, connect
 from polybus.protocols.uprotocol import IdFactory
+from polybus.transports._stream.listen import AdmissionSlot, StreamListener
 from tests.loops import both_backends  # noqa: F401
 from tests.refusal import refused
 from tests.support import eventually
@@ -50,6 +53,15 @@ async def test_silent_strangers_make_room_for_who_speaks_the_oldest_first(
             await stream.aclose()
         await eventually(lambda: admissions.handshakes == 0)
         assert admissions.networks == {}
+
+
+def test_of_the_silent_ones_those_of_a_host_with_many_ipv6_addresses_make_room() -> None:
+    given_up: list[str] = []
+    listener: Any = SimpleNamespace(silent={}, options=SimpleNamespace(gate=SimpleNamespace(left=lambda address: None)))
+    for address in ("10.0.0.1:1", "[2001:db8::1]:1", "[2001:db8::2]:1"):
+        AdmissionSlot(listener, address, partial(given_up.append, address))
+    assert StreamListener._make_room(listener)
+    assert given_up == ["[2001:db8::1]:1"]
 
 
 async def test_who_waits_for_authenticate_is_not_sent_away_for_others() -> None:

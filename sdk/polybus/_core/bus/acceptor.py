@@ -12,6 +12,7 @@ from attrs import define, field
 
 from ..._util.cancel_scopes import to_the_end
 from ..._util.certificates import warn_of_certificate
+from ..._util.listening import network_of
 from ..._util.misuse import entered_first
 from ..._validation import check_choice, check_hosts, check_origins, check_tls, check_type, texts
 from ...errors import BusError, LocalProtocolError, Unavailable, Unsupported
@@ -31,7 +32,6 @@ from ...retry import Backoff
 from ...secrets import without_secrets
 from ..link.link import Link
 from ..runtime.access import Admissions
-from ..runtime.memory_budgets import network_of
 
 if TYPE_CHECKING:
     import socket

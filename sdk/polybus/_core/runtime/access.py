@@ -13,12 +13,12 @@ import anyio
 from attrs import evolve
 
 from ..._util.event_loop import is_foreign_exception
+from ..._util.listening import network_of
 from ..._util.logs import Warnings, log_fields
 from ..._validation import check_callable, shown
 from ...errors import BadRequest, BusError, Forbidden, NotFound, RequestError, TooManyRequests, Unauthorized, Unavailable
 from ...plugins import Admission, Handshake, Identity
 from ...subjects import canonical, is_pattern
-from .memory_budgets import network_of
 
 if TYPE_CHECKING:
     from ...limits import Limits

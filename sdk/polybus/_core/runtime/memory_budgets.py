@@ -9,11 +9,12 @@ quota proportional to the free fraction itself, twenty such peers would use up e
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import define, field
+
+from ..._util.listening import network_of
 
 if TYPE_CHECKING:
     from ...limits import Limits
@@ -71,18 +72,6 @@ def trim(message: Message) -> None:
         if message.checked is message.raw:
             message.checked = trimmed
         message.raw = trimmed
-
-
-def network_of(address: str) -> str:
-    """Return an address's host. For IPv6, return its /64 network, because a host can choose any address in it."""
-    host = address.rpartition(":")[0] or address
-    if not host.startswith("["):
-        return host
-    try:
-        found = ipaddress.IPv6Address(host.strip("[]").partition("%")[0])
-    except ValueError:
-        return host
-    return str(found.ipv4_mapped or ipaddress.IPv6Network((found, 64), strict=False))
 
 
 @define(eq=False, repr=False, weakref_slot=False)

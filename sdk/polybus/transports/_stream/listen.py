@@ -17,7 +17,7 @@ import anyio
 import anyio.lowlevel
 from attrs import define, field
 
-from ..._util.listening import unlink_if_ours
+from ..._util.listening import network_of, unlink_if_ours
 from ..._util.logs import Warnings, log_fields
 from ...errors import BusError, TooManyRequests
 from ...plugins import Admission, Handshake, ListenOptions
@@ -147,9 +147,9 @@ class StreamListener:
         """Disconnect the oldest silent connection of the address with the most. Returns `False` if no connection is silent."""
         if not self.silent:
             return False
-        share = Counter(knock.host for knock in self.silent)
+        share = Counter(knock.network for knock in self.silent)
         most = max(share.values())
-        oldest = next(knock for knock in self.silent if share[knock.host] == most)
+        oldest = next(knock for knock in self.silent if share[knock.network] == most)
         oldest.left()
         oldest.give_up()
         return True
@@ -260,14 +260,12 @@ class AdmissionSlot:
     _listener: StreamListener
     address: str
     give_up: Callable[[], None]
+    network: str = field(init=False)
     _counted: bool = field(default=True, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.network = network_of(self.address)
         self._listener.silent[self] = None
-
-    @property
-    def host(self) -> str:
-        return self.address.rpartition(":")[0] or self.address
 
     def heard(self) -> None:
         self._listener.silent.pop(self, None)
