@@ -25,10 +25,11 @@ TestUpOverWebSocket = on(TRIO, protocol_suite(up, transport="ws://127.0.0.1:0/bu
 
 # On a fabric no end is told from another: whoever serves does not see who comes, goes, or is who.
 ENDS_APART = """
-a_peer_knows_protocol_transport_and_address
-a_client_that_authenticate_rejects_is_unauthorized_or_forbidden
+a_link_ends_when_its_identity_expires a_peer_knows_protocol_transport_and_address
+a_server_sends_requests_to_a_client_only_explicitly a_client_that_authenticate_rejects_is_unauthorized_or_forbidden
 an_exception_in_authenticate_refuses_the_client authorize_decides_about_publications_and_keeps_their_order
 leaving_a_bus_ends_its_requests_in_flight a_subscription_to_a_client_receives_only_its_publications
+peers_of_finds_all_connections_of_one_identity messages_that_arrived_are_read_before_the_end_of_the_peer_is_raised
 """.split()
 
 

@@ -3,7 +3,6 @@
 So this is not in `protocol_suite`. It runs over one protocol, with the means of the suite.
 """
 
-import datetime
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
@@ -19,20 +18,14 @@ from polybus import (
     Context,
     Disconnected,
     Forbidden,
-    Handshake,
-    Identity,
-    Limits,
-    Message,
     NoHandler,
     Peer,
     RequestCancelled,
-    Unauthorized,
     errors,
     method,
 )
-from polybus.events import LinkDown
 from polybus.protocols import Ubre
-from polybus.testing.contract._base import Contract, Endless, echo, eventually, ground_of, let_expire, next_event, suite, take
+from polybus.testing.contract._base import Contract, Endless, echo, eventually, ground_of, let_expire, suite, take
 from polybus.testing.contract.links import named
 from tests.loops import both_backends  # noqa: F401  # the fixture `anyio_backend`
 
@@ -153,14 +146,6 @@ class AnyProtocol(Contract):
                 go.set()
             assert answers == [7]
 
-    async def test_a_server_sends_requests_to_a_client_only_explicitly(self) -> None:
-        bus, client, subject = Bus(), named("client", self.subject("name")), self.subject("name")
-        async with self.joined(bus, client):
-            with pytest.raises(NoHandler):
-                await bus.request(subject)
-            assert await bus.request(subject, to=bus.peers[0]) == "client"
-            assert await bus.peers[0].request(subject) == "client"
-
     async def test_a_request_with_several_links_is_ambiguous(self) -> None:
         subject = self.subject("name")
         one, two, client = named("one", subject), named("two", subject), Bus()
@@ -178,16 +163,6 @@ class AnyProtocol(Contract):
         async with self.serving(one) as (_, dial_one), self.serving(two) as (_, dial_two):
             async with dial_one(client), dial_two(client, serves=[subject]):
                 assert await client.request(subject) == "two"
-
-    async def test_peers_of_finds_all_connections_of_one_identity(self) -> None:
-        keys = iter(["ann", "ann", "bob"])
-        bus = Bus(authenticate=lambda handshake: Identity({"role": "user"}, key=next(keys)))
-        async with self.serving(bus) as (listener, dial), dial(), dial(), dial():
-            await eventually(lambda: len(bus.peers) == 3)
-            assert len(bus.peers_of("ann")) == 2
-            assert len(bus.peers_of("bob")) == 1
-            assert bus.peers_of("carl") == []
-            assert len(listener.peers) == len(bus.peers) == 3
 
     async def test_an_exception_in_authorize_refuses_the_request(self, caplog: pytest.LogCaptureFixture) -> None:
         def authorize(peer: Peer, verb: str, subject: Any) -> bool:
@@ -221,24 +196,6 @@ class AnyProtocol(Contract):
             await done.wait()
         assert log == [(step, number) for number in range(50) for step in ("in", "out")]
 
-    async def test_messages_that_arrived_are_read_before_the_end_of_the_peer_is_raised(self) -> None:
-        news = self.subject("news.today")
-        async with self.meeting() as (bus, [client], [peer], settled):
-            async with peer.subscribe(news) as last_words:
-                for number in range(3):
-                    await client.publish(news, number)
-                await settled()
-                async with anyio.create_task_group() as group:
-                    group.start_soon(client.aclose)
-                    await eventually(lambda: peer not in bus.peers)
-                    assert await take(last_words, 3) == [0, 1, 2]
-                    for _ in range(2):
-                        with pytest.raises(Disconnected):
-                            await anext(last_words)
-            with pytest.raises(Disconnected):
-                async with peer.subscribe(news):
-                    raise AssertionError("entered")
-
     async def test_a_waiting_reader_fails_when_the_peer_disconnects(self) -> None:
         async with self.meeting() as (_, [client], [peer], _):
             async with peer.subscribe(self.subject("news.today")) as today, anyio.create_task_group() as group:
@@ -259,47 +216,6 @@ class AnyProtocol(Contract):
             await let_expire(ask, handler.started.is_set)
             await handler.stopped.wait()
             await eventually(lambda: client.stats().pending == 0)
-
-    async def test_a_wildcard_subscription_receives_only_what_authorize_allows(self) -> None:
-        asked: list[Any] = []
-
-        def decide(peer: Peer, verb: str, subject: Any) -> bool:
-            asked.append((verb, subject))
-            return verb == "subscribe" or subject == self.subject("news.open")
-
-        bus = Bus(authorize=decide)
-        async with self.joined(bus) as client, client.subscribe(self.subject(">")) as everything:
-            for number in range(3):
-                await bus.publish(self.subject("news.secret"), number)
-                await bus.publish(self.subject("news.open"), number)
-            assert await take(everything, 3) == [0, 1, 2]
-            assert len(everything) == 0
-        assert asked.count(("deliver", self.subject("news.open"))) == 1  # cached per peer and subject
-
-    async def test_changes_to_a_publication_are_invisible_to_other_readers(self) -> None:
-        bus, subject, order = Bus(), self.subject("news.today"), {"items": [1]}
-        handled: list[Any] = []
-        all_handled = anyio.Event()
-
-        async def clear(body: Any, message: Message) -> None:
-            handled.append([*body["items"]])
-            body["items"].clear()
-            message.attributes["mine"] = True
-            if len(handled) == 4:
-                all_handled.set()
-
-        bus.on(subject)(clear)
-        bus.on(subject)(clear)
-        async with self.joined(bus) as client, bus.subscribe(subject) as one, bus.subscribe(subject, returns=dict) as two:
-            for publisher in (client, bus):
-                await publisher.publish(subject, order)
-                for news in (one, two):
-                    message = await anext(news)
-                    assert message.body == order
-                    assert "mine" not in message.attributes
-                    message.body["items"].append(2)
-            await all_handled.wait()
-        assert handled == [[1]] * 4
 
     async def test_a_client_with_several_server_subscriptions_sends_a_publication_once(self) -> None:
         news = self.subject("news.today")
@@ -328,72 +244,6 @@ class AnyProtocol(Contract):
             await bus.publish(news, 2)
             await settled()
             assert client.stats().received == before + 1  # only the answer
-
-    async def test_subscriptions_to_one_peer_and_to_all_do_not_disturb_each_other(self) -> None:
-        news = self.subject("news.today")
-        async with self.meeting() as (bus, [client], _, settled):
-            (server,) = client.peers
-            async with client.subscribe(news) as all_of_them:
-                async with server.subscribe(news) as one:
-                    await bus.publish(news, 1)
-                    assert await take(all_of_them, 1) == await take(one, 1) == [1]
-                await settled()
-                await bus.publish(news, 2)
-                assert await take(all_of_them, 1) == [2]
-            async with server.subscribe(news) as one:
-                async with client.subscribe(news):
-                    pass
-                await settled()
-                await bus.publish(news, 3)
-                assert await take(one, 1) == [3]
-            await settled()
-            before = client.stats().received
-            await bus.publish(news, 4)
-            await settled()
-            assert client.stats().received == before + 1
-
-    async def test_authorize_decides_about_subscriptions_to_one_peer(self) -> None:
-        asked: list[Any] = []
-        secret, news = self.subject("secret.plan"), self.subject("news.today")
-
-        def decide(peer: Peer, verb: str, subject: Any) -> bool:
-            asked.append((verb, subject))
-            return bool(subject != secret)
-
-        bus = Bus()
-        async with self.joined(bus, Bus(authorize=decide)) as client:
-            (peer,) = bus.peers
-            with pytest.raises(Forbidden):
-                async with peer.subscribe(secret):
-                    raise AssertionError("entered")
-            async with peer.subscribe(news) as today:
-                await client.publish(news, 1)
-                assert await take(today, 1) == [1]
-        assert [subject for verb, subject in asked if verb == "subscribe"] == [secret, news]
-
-    async def test_a_link_ends_when_its_identity_expires(self) -> None:
-        lives = 0.1
-        lets_in = True
-
-        def authenticate(handshake: Handshake) -> Any:
-            nonlocal lets_in
-            soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=lives)
-            once, lets_in = lets_in, False
-            return Identity("ann", expires_at=soon) if once else None
-
-        bus = Bus(authenticate=authenticate, limits=Limits(close_timeout=0.1))
-        events = bus.events()
-        async with self.serving(bus) as (_, dial):
-            was_in = False
-            while not was_in:
-                try:
-                    async with dial() as client:
-                        was_in = True
-                        await eventually(lambda: not client.peers)
-                except Unauthorized:  # on a busy machine the refusal may arrive before the client has entered
-                    assert not was_in
-                    lives, lets_in = 4 * lives, True
-            assert (await next_event(events, LinkDown)).code == 4401
 
     async def test_an_async_authorize_decides_as_a_plain_one_does_and_keeps_the_order(self) -> None:
         asked: list[Any] = []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ... import Bus, Message
+import anyio
+import pytest
+
+from ... import Bus, Disconnected, Message
 from ...events import LinkUp
-from ._base import Contract, needs, next_event, take
+from ._base import Contract, eventually, needs, next_event, take
 
 
 class PublicationContract(Contract):
@@ -45,6 +48,31 @@ class PublicationContract(Contract):
             await bus.publish(subject, 1, headers={"x-kind": "flash"})
             assert (await anext(news)).headers == {"x-kind": "flash"}
 
+    async def test_changes_to_a_publication_are_invisible_to_other_readers(self) -> None:
+        bus, subject, order = Bus(), self.subject("news.today"), {"items": [1]}
+        handled: list[Any] = []
+        all_handled = anyio.Event()
+
+        async def clear(body: Any, message: Message) -> None:
+            handled.append([*body["items"]])
+            body["items"].clear()
+            message.attributes["mine"] = True
+            if len(handled) == 4:
+                all_handled.set()
+
+        bus.on(subject)(clear)
+        bus.on(subject)(clear)
+        async with self.joined(bus) as client, bus.subscribe(subject) as one, bus.subscribe(subject, returns=dict) as two:
+            for publisher in (client, bus):
+                await publisher.publish(subject, order)
+                for news in (one, two):
+                    message = await anext(news)
+                    assert message.body == order
+                    assert "mine" not in message.attributes
+                    message.body["items"].append(2)
+            await all_handled.wait()
+        assert handled == [[1]] * 4
+
     @needs("subscribe", "wildcards")
     async def test_wildcards_match_over_a_link(self) -> None:
         bus = Bus()
@@ -81,7 +109,7 @@ class PublicationContract(Contract):
                 assert await take(subscription, 3) == [0, 1, 2]
                 assert len(subscription) == 0
 
-    @needs("subscribe")
+    @needs("interest")
     async def test_nothing_arrives_after_the_last_of_two_equal_subscriptions_has_left(self) -> None:
         subject = self.subject("news.today")
         async with self.meeting() as (bus, [client], _, settled):
@@ -97,6 +125,9 @@ class PublicationContract(Contract):
             await bus.publish(subject, 3)
             await settled()
             assert client.stats().received == before + 1  # only the answer
+            async with client.subscribe(subject) as again:
+                await bus.publish(subject, 4)
+                assert await take(again, 1) == [4]
 
     @needs("subscribe")
     async def test_local_and_remote_subscriptions_receive_a_publication_once(self) -> None:
@@ -175,6 +206,30 @@ class PeerSubscriptionContract(Contract):
                 await client.publish(self.subject(name), number)
             assert await take(news, 2) == [2, 4]
 
+    @needs("interest")
+    async def test_subscriptions_to_one_peer_and_to_all_do_not_disturb_each_other(self) -> None:
+        news = self.subject("news.today")
+        async with self.meeting() as (bus, [client], _, settled):
+            (server,) = client.peers
+            async with client.subscribe(news) as all_of_them:
+                async with server.subscribe(news) as one:
+                    await bus.publish(news, 1)
+                    assert await take(all_of_them, 1) == await take(one, 1) == [1]
+                await settled()
+                await bus.publish(news, 2)
+                assert await take(all_of_them, 1) == [2]
+            async with server.subscribe(news) as one:
+                async with client.subscribe(news):
+                    pass
+                await settled()
+                await bus.publish(news, 3)
+                assert await take(one, 1) == [3]
+            await settled()
+            before = client.stats().received
+            await bus.publish(news, 4)
+            await settled()
+            assert client.stats().received == before + 1
+
     async def test_a_subscription_to_the_server_is_restored_after_a_reconnect(self) -> None:
         news = self.subject("news.today")
         async with self.meeting() as (bus, [client], _, settled), client.peers[0].subscribe(news) as today:
@@ -186,3 +241,21 @@ class PeerSubscriptionContract(Contract):
             await settled()
             await bus.publish(news, "after")
             assert await take(today, 1) == ["after"]
+
+    async def test_messages_that_arrived_are_read_before_the_end_of_the_peer_is_raised(self) -> None:
+        news = self.subject("news.today")
+        async with self.meeting() as (bus, [client], [peer], settled):
+            async with peer.subscribe(news) as last_words:
+                for number in range(3):
+                    await client.publish(news, number)
+                await settled()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(client.aclose)
+                    await eventually(lambda: peer not in bus.peers)
+                    assert await take(last_words, 3) == [0, 1, 2]
+                    for _ in range(2):
+                        with pytest.raises(Disconnected):
+                            await anext(last_words)
+            with pytest.raises(Disconnected):
+                async with peer.subscribe(news):
+                    raise AssertionError("entered")
