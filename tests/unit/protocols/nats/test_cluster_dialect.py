@@ -253,6 +253,10 @@ def test_a_node_whose_handlers_do_not_fit_tells_of_as_many_as_do_and_what_others
         known.told(f"n{number}", [f"{number}.{index}.{'x' * 8000}.*" for index in range(5)])
         known.left(f"n{number - 200}", 1.0 + number / 1e6)
         assert known._kept + known._kept_gone <= 2 * 4 * 1024 * 1024
+    for number in range(100):  # short ones cost more than their characters
+        known.told(f"s{number}", [f"{number}.{index}" for index in range(TOLD)])
+        known.left(f"s{number}", 2.0)
+    assert len(known._gone) <= 64 * 1024
     assert KnownHandlers().last_seen("x", 1.0) is None
     known.all_left(1000.0)
     known.all_left(1001.0)

@@ -28,6 +28,7 @@ from .subjects import ClusterSubjects, is_node
 TOLD: Final = 1024  # Maximum number of patterns that a node announces, and that are kept per node
 TOLD_CHARACTERS: Final = 32 * 1024  # Maximum length of these patterns together, in characters
 _MOST: Final = 4 * 1024 * 1024  # Characters kept for all present nodes, and again for departed ones
+_MOST_GONE: Final = 64 * 1024  # Patterns kept for departed nodes. An entry takes some 300 bytes, however short the pattern is.
 
 
 @define(eq=False)
@@ -67,7 +68,7 @@ class KnownHandlers:
             self._gone[pattern] = now
             self._kept_gone += len(pattern)
             self._departed.add(pattern, pattern)
-        while self._gone and (self._kept_gone > _MOST or next(iter(self._gone.values())) + self.remember <= now):
+        while self._gone and (self._gone_too_many() or next(iter(self._gone.values())) + self.remember <= now):
             self._drop(next(iter(self._gone)))
 
     def all_left(self, now: float) -> None:
@@ -90,6 +91,9 @@ class KnownHandlers:
             self._kept -= len(pattern)
             self._present.remove(pattern, node)
         return patterns
+
+    def _gone_too_many(self) -> bool:
+        return self._kept_gone > _MOST or len(self._gone) > _MOST_GONE
 
     def _drop(self, pattern: str) -> None:
         if self._gone.pop(pattern, None) is not None:
