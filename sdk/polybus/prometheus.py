@@ -49,7 +49,7 @@ def help_texts(kind: type) -> dict[str, str]:
 
 
 def families(
-    kind: type, names: Mapping[str, str], snapshots: Iterable[Any] = (), labels: Sequence[str] = ()
+    kind: type, names: Mapping[str, str], snapshots: Sequence[Any] = (), labels: Sequence[str] = ()
 ) -> Iterator[Metric]:
     """Return a counter (``_total``) or gauge for each named attribute, with the value of each snapshot.
 
