@@ -12,9 +12,7 @@ import pytest
 
 from polybus import (
     AmbiguousRoute,
-    BadRequest,
     Bus,
-    Channel,
     Context,
     Disconnected,
     Forbidden,
@@ -267,31 +265,6 @@ class AnyProtocol(Contract):
             assert await take(allowed, 20) == list(range(20))
             assert len(refused) == 0
             assert bus.stats().refused == 21
-
-    async def test_mixing_up_request_stream_and_channel_raises_bad_request(self) -> None:
-        bus, lines, one, talk = Bus(), self.subject("lines"), self.subject("one"), self.subject("talk")
-
-        @bus.handle(lines)
-        async def many() -> AsyncIterator[int]:
-            yield 1
-
-        @bus.handle(talk)
-        async def converse(ch: Channel[Any, Any]) -> None:
-            pass
-
-        bus.handle(one)(echo)
-        async with self.joined(bus) as client:
-            for subject in (lines, talk):
-                with pytest.raises(BadRequest, match="use bus"):
-                    await client.request(subject)
-            for subject in (one, talk):
-                with pytest.raises(BadRequest):
-                    async with client.stream(subject) as items:
-                        await anext(items)
-            for subject in (one, lines):
-                with pytest.raises(BadRequest):
-                    async with client.channel(subject) as ch:
-                        await anext(ch)
 
 
 _MEMBERS = {"make": staticmethod(Ubre), "ground": staticmethod(ground_of("memory")), "subject": staticmethod(str)}

@@ -11,8 +11,8 @@ import attrs
 import pytest
 
 from ... import Bus, Channel, Code, Context, DeadlineExceeded, RequestCancelled
-from ...errors import BadReply, Disconnected, LocalProtocolError, NoHandler, NotFound, RemoteError, RequestError
-from ._base import Contract, Endless, eventually, let_expire, needs
+from ...errors import BadReply, BadRequest, Disconnected, LocalProtocolError, NoHandler, NotFound, RemoteError, RequestError
+from ._base import Contract, Endless, echo, eventually, let_expire, needs
 
 
 @attrs.frozen
@@ -107,6 +107,31 @@ class ChannelContract(Contract):
             with pytest.raises(NoHandler):
                 async with client.stream(self.subject("nobody")) as items:
                     await anext(items)
+
+    async def test_mixing_up_request_stream_and_channel_raises_bad_request(self) -> None:
+        bus, lines, one, talk = Bus(), self.subject("lines"), self.subject("one"), self.subject("talk")
+
+        @bus.handle(lines)
+        async def many() -> AsyncIterator[int]:
+            yield 1
+
+        @bus.handle(talk)
+        async def converse(ch: Channel[Any, Any]) -> None:
+            pass
+
+        bus.handle(one)(echo)
+        async with self.joined(bus) as client:
+            for subject in (lines, talk):
+                with pytest.raises(BadRequest, match="use bus"):
+                    await client.request(subject)
+            for subject in (one, talk):
+                with pytest.raises(BadRequest):
+                    async with client.stream(subject) as items:
+                        await anext(items)
+            for subject in (one, lines):
+                with pytest.raises(BadRequest):
+                    async with client.channel(subject) as ch:
+                        await anext(ch)
 
     async def test_a_channel_carries_both_directions_and_their_ends(self) -> None:
         async def double(ch: Channel[int, int]) -> None:
