@@ -146,11 +146,17 @@ class BrokerGate:
     def left(self, address: str) -> None:
         self._admissions.left(address)
 
-    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        self._runtime.spawn(self._ask, handshake, decided)
+    def admit(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> Callable[[], None]:
+        scope = self._runtime.cancel_scope()
 
-    async def _ask(self, handshake: Handshake, decided: Callable[[Admission | BusError], None]) -> None:
-        decided(await self._authority.admit(handshake))
+        async def ask() -> None:
+            with scope:
+                outcome = await self._authority.admit(handshake)
+                if not scope.cancel_called:
+                    decided(outcome)
+
+        self._runtime.spawn(ask)
+        return scope.cancel
 
     def opened(self, transport: Transport, admission: Admission) -> None:
         self._admissions.opened()

@@ -25,7 +25,7 @@ from ..plugins.close_codes import code_for, text_of
 from ..plugins.connections import TransportState
 from ..secrets import shown_url
 from ._stream.dial import NetConnector, dial_tcp, dial_unix, dial_with_preface
-from ._stream.framing import KEEP_ALIVE, Framer, LengthFramer, closing_frame, pack_length
+from ._stream.framing import CLOSING, KEEP_ALIVE, Framer, LengthFramer, closing_frame, pack_length
 from ._stream.listen import PendingConnection, StreamListener
 from ._stream.transport import StreamTransport, how_it_broke
 from ._stream.wire import GATHERED, Wire
@@ -127,6 +127,12 @@ class PendingTcpConnection(PendingConnection):
                 tls_peer=self.wire.tls_peer(),
             )
         )
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.unread.startswith(pack_length(CLOSING)):  # the client has left without sending anything
+            self.unread.clear()
+            self.eof_received()
 
     def no(self, error: BusError) -> bytes:
         if self.listener.options.framing is not None:

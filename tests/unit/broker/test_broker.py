@@ -319,3 +319,23 @@ def test_what_a_broker_cannot_be_is_told_at_once(
         Broker(clients, servers, **options)
     if PUBLIC in (clients, servers):
         Broker(clients, servers, insecure=True)
+
+
+async def test_authenticate_of_a_broker_ends_when_its_client_has_left() -> None:
+    begun, cancelled = anyio.Event(), anyio.Event()
+
+    async def authenticate(handshake: Handshake) -> bool:
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+        return True
+
+    async with Broker(TCP, TCP, authenticate=authenticate) as broker:
+        async with raw_peer(broker.client_urls[0]):
+            await begun.wait()
+        with anyio.fail_after(5):  # before `Limits.handshake_timeout`
+            await cancelled.wait()
+        admissions = broker._gates[0]._admissions
+        await eventually(lambda: not (admissions.handshakes or admissions.networks))

@@ -1,6 +1,10 @@
 """Connections that `authenticate` is still deciding about when the bus drains, closes or stops to listen."""
 
+import logging
+import socket
 import ssl
+import struct
+import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,11 +15,16 @@ import anyio.lowlevel
 import pytest
 import trustme
 from anyio.streams.tls import TLSStream
+from websockets.frames import Frame, Opcode
 
-from polybus import Bus, ConnectFailed, Handshake, Limits, connect
+from polybus import Bus, ConnectFailed, Handshake, Limits, Listener, connect
 from polybus._core.bus import dialer
+from polybus.events import LinkUp
+from polybus.transports.postmessage import MessageChannel, PortTransport
 from tests.loops import every_loop  # noqa: F401
-from tests.support import BOUND
+from tests.support import BOUND, eventually, port_of
+
+PATIENT = Limits(handshake_timeout=3600)
 
 ENDS: dict[str, Callable[[Bus], Any] | None] = {"aclose": Bus.aclose, "drain": Bus.drain, "leave": None}
 
@@ -122,3 +131,260 @@ async def test_a_client_in_its_tls_handshake_is_refused_once_the_listener_has_en
             await tls.send(b'\0\0\0\x18{"request":"x","id":"1"}')
             assert b"this server accepts no clients" in await tls.receive()
             assert not listener.peers
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("transport", ["tcp", "unix", "tls", "ws", "wss", "memory", "port"])
+async def test_authenticate_ends_when_its_client_has_left_and_the_place_is_free(
+    transport: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, cancelled = anyio.Event(), anyio.Event()
+
+    async def authenticate(handshake: Handshake) -> bool:
+        asked.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+        return True
+
+    here, there = contexts()
+    tls = here if transport in ("tls", "wss") else None
+    ports = MessageChannel()
+    urls: dict[str, Any] = {
+        "tcp": "ubre+tcp://127.0.0.1:0",
+        "unix": f"ubre+unix://{tmp_path}/s",
+        "tls": "ubre+tls://127.0.0.1:0",
+    }
+    urls |= {"ws": "ubre+ws://127.0.0.1:0/", "wss": "ubre+wss://127.0.0.1:0/"}
+    urls |= {"memory": "ubre+memory://left", "port": PortTransport(ports.port1)}
+    protocol = "ubre" if transport == "port" else None
+
+    async def client(url: str) -> None:
+        if transport == "port":  # `connect` says goodbye only to an end that has greeted it
+            ports.port2.on_message(lambda data: None)
+            ports.port2.post('\0hi {"v":1,"protocol":"ubre"}')
+            try:
+                await anyio.sleep_forever()
+            finally:
+                ports.port2.post("\0bye 1001 gone")
+        async with connect(url, limits=PATIENT, tls=there if tls else None):
+            await anyio.sleep_forever()
+
+    bus = Bus(authenticate=authenticate, limits=PATIENT)
+    with anyio.fail_after(BOUND):
+        async with bus.serve(urls[transport], tls=tls, protocol=protocol) as listener, anyio.create_task_group() as clients:
+            clients.start_soon(client, listener.url)
+            await asked.wait()
+            clients.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True), anyio.fail_after(BOUND):
+                await cancelled.wait()
+                await eventually(lambda: is_free(listener))
+                assert not bus.peers
+    assert not [record for record in caplog.records if record.levelno >= logging.INFO]
+
+
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """TLS for a server and for its clients."""
+    authority = trustme.CA()
+    here, there = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(here)
+    authority.configure_trust(there)
+    return here, there
+
+
+def is_free(listener: Listener) -> bool:
+    admissions = listener._gate._admissions
+    return not (admissions.handshakes or admissions.networks)
+
+
+class Door:
+    """An `authenticate` that lets everyone in once it is open, and counts."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = 0
+        self.open = anyio.Event()
+
+    async def __call__(self, handshake: Handshake) -> bool:
+        self.begun += 1
+        try:
+            await self.open.wait()
+        finally:
+            self.ended += 1
+        return True
+
+
+def reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def half_close(sock: socket.socket) -> None:
+    sock.shutdown(socket.SHUT_WR)
+
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+WAYS: dict[str, Callable[[socket.socket], None]] = {"close": socket.socket.close, "reset": reset, "half-close": half_close}
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("transport", ["tcp", "ws"])
+async def test_a_crowd_that_leaves_at_once_makes_room_and_is_never_a_peer(
+    transport: str, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    door, crowd = Door(), 200
+    bus = Bus(authenticate=door, limits=Limits(handshake_timeout=3600, peers=crowd, peers_per_address=crowd, handshakes=crowd))
+    with anyio.fail_after(BOUND):
+        async with bus.serve(f"ubre+{transport}://127.0.0.1:0") as listener:
+            there = ("127.0.0.1", port_of(listener.url))
+            socks = [await anyio.to_thread.run_sync(socket.create_connection, there) for _ in range(crowd)]
+            for sock in socks:
+                sock.sendall(UPGRADE if transport == "ws" else b"")
+            await eventually(lambda: door.begun == crowd)
+            events = bus.events()
+            for sock in socks:
+                WAYS[way](sock)
+            await eventually(lambda: door.ended == crowd and is_free(listener))
+            door.open.set()
+            async with connect(listener.url) as client:
+                await eventually(lambda: len(bus.peers) == 1)
+                assert client.peers
+            for sock in socks:
+                sock.close()
+        kinds = [type(event).__name__ async for event in events]
+    assert kinds.count("LinkUp") == 1
+    assert not [record for record in caplog.records if record.levelno >= logging.INFO]
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("late", [False, True], ids=["at-once", "later"])
+@pytest.mark.parametrize("transport", ["tcp", "tls"])
+async def test_a_client_that_publishes_and_leaves_while_it_is_authenticated_loses_nothing(transport: str, late: bool) -> None:
+    here, there = contexts()
+    door, heard = Door(), list[int]()
+    bus = Bus(authenticate=door, limits=PATIENT)
+    bus.on("news", inline=True)(lambda body: heard.append(body))
+    tls = here if transport == "tls" else None
+    with anyio.fail_after(BOUND):
+        async with bus.serve(f"ubre+{transport}://127.0.0.1:0", tls=tls) as listener, anyio.create_task_group() as group:
+
+            async def publishes() -> None:
+                async with connect(listener.url, tls=there if tls else None) as client:
+                    for number in range(100):
+                        await client.publish("news", number)
+                        if late:
+                            await anyio.lowlevel.checkpoint()
+
+            group.start_soon(publishes)
+            await eventually(lambda: door.begun == 1)
+            await anyio.sleep(0.3)  # the client has left, as far as it can
+            assert not door.ended
+            door.open.set()
+            await eventually(lambda: len(heard) == 100)
+            await eventually(lambda: is_free(listener))
+    assert heard == list(range(100))
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("transport", ["tcp", "ws"])
+async def test_what_a_client_sends_while_it_is_authenticated_is_handled_in_order_and_does_not_pile_up(transport: str) -> None:
+    door, heard = Door(), list[int]()
+    bus = Bus(authenticate=door, limits=PATIENT)
+    bus.on("news", inline=True)(lambda body: heard.append(body["n"]))
+    frames = [b'{"publish":"news","body":{"n":%d,"text":"%s"}}' % (number, b"x" * 8000) for number in range(4000)]
+    if transport == "ws":
+        data = [UPGRADE, *(Frame(Opcode.TEXT, frame).serialize(mask=True) for frame in frames)]
+    else:
+        data = [len(frame).to_bytes(4) + frame for frame in frames]
+    with anyio.fail_after(BOUND):
+        async with bus.serve(f"ubre+{transport}://127.0.0.1:0") as listener, anyio.create_task_group() as group:
+            stream = await anyio.connect_tcp("127.0.0.1", port_of(listener.url))
+            async with stream:
+                await stream.send(b"".join(data[:2]))
+                await eventually(lambda: door.begun == 1)
+                group.start_soon(stream.send, b"".join(data[2:]))
+                await anyio.sleep(0.1)
+                (pending,) = bus._parts.links.gates[listener._gate]._arrivals  # type: ignore[attr-defined]
+                assert 0 < len(pending.unread) <= 128 * 1024
+                door.open.set()
+                await eventually(lambda: len(heard) == len(frames))
+    assert heard == list(range(len(frames)))
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("outcome", ["refused", "stopped", "late"])
+async def test_a_client_that_sent_something_over_tls_and_left_is_forgotten_when_it_is_not_let_in(outcome: str) -> None:
+    here, there = contexts()
+    door = Door()
+
+    async def authenticate(handshake: Handshake) -> bool:
+        return not await door(handshake)
+
+    bus = Bus(authenticate=authenticate, limits=Limits(handshake_timeout=0.5 if outcome == "late" else 3600))
+    with anyio.fail_after(BOUND):
+        async with bus.serve("ubre+tls://127.0.0.1:0", tls=here) as listener:
+            async with connect(listener.url, tls=there) as client:
+                await client.publish("news", 1)
+            await eventually(lambda: door.begun == 1)
+            if outcome == "refused":
+                door.open.set()
+            if outcome != "stopped":
+                await eventually(lambda: is_free(listener))
+        assert is_free(listener)
+
+
+@pytest.mark.native
+async def test_authenticate_that_cannot_be_cancelled_lets_nobody_in_who_has_left() -> None:
+    begun, may_end, ended = threading.Event(), threading.Event(), anyio.Event()
+
+    def look_up() -> bool:
+        begun.set()
+        return may_end.wait(BOUND)
+
+    async def authenticate(handshake: Handshake) -> bool:
+        try:
+            return await anyio.to_thread.run_sync(look_up)
+        finally:
+            ended.set()
+
+    bus = Bus(authenticate=authenticate, limits=PATIENT)
+    with anyio.fail_after(BOUND):
+        async with bus.serve("ubre+tcp://127.0.0.1:0") as listener:
+            sock = socket.create_connection(("127.0.0.1", port_of(listener.url)))
+            await eventually(begun.is_set)
+            events = bus.events()
+            sock.close()
+            await eventually(lambda: is_free(listener))
+            may_end.set()
+            await ended.wait()
+        assert not [event async for event in events if isinstance(event, LinkUp)]
+
+
+@pytest.mark.native
+async def test_a_client_that_leaves_when_authenticate_has_answered_is_a_peer_that_left_or_never_was() -> None:
+    """Whatever comes first in that turn of the event loop."""
+    socks: dict[int, socket.socket] = {}
+
+    async def authenticate(handshake: Handshake) -> bool:
+        port = int(handshake.address.rpartition(":")[2])
+        while port not in socks:
+            await anyio.lowlevel.checkpoint()
+        if port % 2:
+            socks[port].close()
+            return True
+        reset(socks[port])
+        await anyio.lowlevel.checkpoint()
+        return True
+
+    bus = Bus(authenticate=authenticate, limits=PATIENT)
+    with anyio.fail_after(BOUND):
+        async with bus.serve("ubre+tcp://127.0.0.1:0") as listener:
+            for _ in range(20):
+                sock = socket.create_connection(("127.0.0.1", port_of(listener.url)))
+                socks[sock.getsockname()[1]] = sock
+            await eventually(lambda: all(sock.fileno() < 0 for sock in socks.values()))
+            await eventually(lambda: is_free(listener) and not bus.peers)

@@ -67,7 +67,7 @@ class StreamListener:
         self._scope.cancel()
         for arrival in list(self._arrivals):
             if not arrival.over:
-                arrival.wire.abort()
+                arrival.abort()
         await self._released.wait()
         with anyio.move_on_after(self.options.host.limits.close_timeout):
             await self._until_alone()
@@ -93,7 +93,7 @@ class StreamListener:
         finally:
             self._release()
             for arrival in list(self._arrivals):
-                arrival.wire.abort()
+                arrival.abort()
 
     def tell(self, address: str, why: str) -> None:
         fields = log_fields(address=address)
@@ -167,6 +167,10 @@ class PendingConnection(ABC):
     _deadline: float
     over: bool = field(default=False, init=False)
     """True once the connection has been admitted, rejected or lost. Later input is ignored."""
+    # Input for the transport: the first chunk, and what the wire had already read.
+    unread: bytearray = field(factory=bytearray, init=False)
+    # Function that ends the authentication, while the bus decides.
+    _withdraw: Callable[[], None] | None = field(default=None, init=False)
     _cancel_timer: Callable[[], None] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -187,11 +191,13 @@ class PendingConnection(ABC):
         """Send the welcome message, if any, and create the transport."""
 
     def ask(self, handshake: Handshake) -> None:
-        """Ask the bus to admit the client. Reading is paused until the bus decides."""
+        """Ask the bus to admit the client. Once the client has sent something, reading is paused until the bus decides."""
         self.wire.pause_reading()
         if self._knock is not None:
             self._knock.heard()
-        self.listener.options.gate.admit(handshake, self._decided)
+        self._withdraw = self.listener.options.gate.admit(handshake, self._decided)
+        if self._withdraw is not None and not self.unread:
+            self.wire.resume_reading()
 
     def refuse(self, error: BusError) -> None:
         self.turn_away(self.no(error))
@@ -208,6 +214,7 @@ class PendingConnection(ABC):
         self._cancel_timer = call_later(host, host.limits.close_timeout, self.wire.abort)
         self.wire.write(last_words)
         self.wire.hang_up()
+        self.wire.attach(self)  # calls `wire_lost` again if the client has already left
 
     def _decided(self, outcome: Admission | BusError) -> None:
         if self.over:
@@ -219,26 +226,47 @@ class PendingConnection(ABC):
         self._knock = None
         self._cancel_timer()
         self.listener.forget(self)
+        if self._withdraw is not None:
+            self.wire.pause_reading()
         transport = self.let_in(outcome)
+        if self.unread:
+            transport.data_received(bytes(self.unread))
         self.wire.attach(transport)
         self.listener.options.gate.opened(transport, outcome)
 
     def _cut(self, why: str) -> None:
-        self.over = True
         self.listener.tell(self.wire.address, why)
+        self.abort()
+
+    def abort(self) -> None:
+        self.over = True
         self.wire.abort()
+        self.wire.attach(self)
+
+    def _leave(self) -> bool:
+        """End the authentication of a client that has left. Returns `False` if its input still waits for the decision."""
+        if self._withdraw is not None and not self.over:
+            if self.unread:
+                return False
+            self._withdraw()
+        self.over = True
+        return True
 
     # -- what the wire calls
 
-    def data_received(self, data: bytes) -> None:  # noqa: B027  # not every framing reads
-        pass
+    def data_received(self, data: bytes) -> None:
+        """Keep input that arrives before the decision."""
+        if not self.over:
+            self.unread += data
+            self.wire.pause_reading()
 
     def eof_received(self) -> None:
-        self.over = True
-        self.wire.hang_up()
+        if self._leave():
+            self.wire.hang_up()
 
     def wire_lost(self, error: Exception | None) -> None:
-        self.over = True
+        if not self._leave():
+            return
         self._cancel_timer()
         self.listener.forget(self)
         if self._knock is not None:

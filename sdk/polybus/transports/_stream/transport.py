@@ -83,7 +83,8 @@ class StreamTransport(ABC, Generic[F]):
         receiver, early = self._receiver, self._early
         self._early = None
         assert receiver is not None
-        if early and self._state is not TransportState.CLOSING:
+        # If the peer ended the connection, its frames come first. If this side did, they are dropped.
+        if early and (self._state is not TransportState.CLOSING or self._framer.ended or self._framer.broken):
             receiver.frames_received(early)
         if self._state is TransportState.LOST:
             receiver.closed(self._why or closed_with(None))

@@ -27,7 +27,6 @@ _TLS_HELLO = b"\x16"
 @define(eq=False, repr=False)
 class PendingWebSocket(PendingConnection):
     _policy: OriginPolicy = field(kw_only=True, alias="policy")
-    _head: bytearray = field(factory=bytearray, init=False)
     # The 101 response, written when the bus admits the peer.
     _welcome: bytes = field(default=b"", init=False)
     _offers: tuple[str, ...] = field(default=(), init=False)
@@ -38,24 +37,24 @@ class PendingWebSocket(PendingConnection):
     def data_received(self, data: bytes) -> None:
         if self.over:
             return
-        seen = len(self._head)
-        self._head += data
         if self._welcome:
-            # Reading is paused while the bus decides, but this chunk was already in flight.
+            super().data_received(data)
             return
+        seen = len(self.unread)
+        self.unread += data
         # Neither a TLS hello nor frames of tcp:// end like a request.
-        if not (self._head[:1].isalpha() or self._head[:1] in b"\r\n"):
-            hello = self._head[:1] == _TLS_HELLO
+        if not (self.unread[:1].isalpha() or self.unread[:1] in b"\r\n"):
+            hello = self.unread[:1] == _TLS_HELLO
             what = "a TLS hello: connect by ws://, or serve wss://" if hello else "no HTTP: does it speak tcp://?"
             self.listener.tell(self.wire.address, f"the client sent {what}")
             self.turn_away(_response(HandshakeRejected(400, f"ws:// is served here, but the client sent {what}")))
             return
-        end = self._head.find(_END, max(0, seen - len(_END) + 1))
+        end = self.unread.find(_END, max(0, seen - len(_END) + 1))
         limit = _LINE + self.listener.options.host.limits.headers
-        if end >= 0 or len(self._head) > limit:
-            head = bytes(self._head[: end + len(_END)] if end >= 0 else self._head)
+        if end >= 0 or len(self.unread) > limit:
+            head = bytes(self.unread[: end + len(_END)] if end >= 0 else self.unread)
             # Bytes after the request are WebSocket frames.
-            del self._head[: len(head)]
+            del self.unread[: len(head)]
             self._answer(head, too_long=end < 0 or len(head) > limit)
 
     def _answer(self, head: bytes, too_long: bool) -> None:
@@ -108,10 +107,7 @@ class PendingWebSocket(PendingConnection):
 
     def let_in(self, admission: Admission) -> WebSocketTransport:
         self.wire.write(self._welcome)
-        transport = make_transport("wss" if self._policy.tls else "ws", self.wire, self.listener.options, server=True)
-        if self._head:
-            transport.data_received(bytes(self._head))
-        return transport
+        return make_transport("wss" if self._policy.tls else "ws", self.wire, self.listener.options, server=True)
 
 
 def _upgrade(request: Request, client: str) -> UpgradeRequest:

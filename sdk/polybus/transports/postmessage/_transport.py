@@ -197,8 +197,9 @@ class PendingPort:
         self._waiting = waiting
         self.silent: bool = True
         self.over: anyio.Event = anyio.Event()
+        self._withdraw: Callable[[], None] | None = None
         self.connection: PortConnection = PortConnection(
-            port, options.host, options.reads, options.writes, self._first, self.over.set
+            port, options.host, options.reads, options.writes, self._first, self._ended
         )
 
     def _first(self, said: Hello | None) -> None:
@@ -215,10 +216,17 @@ class PendingPort:
         if refused is not None:
             self._refuse(code_for(refused), text_of(refused))
             return
-        gate.admit(self._handshake(said), self._decided)
+        self._withdraw = gate.admit(self._handshake(said), self._decided)
 
     def give_way(self) -> None:
         self._refuse(1013, "it has not sent anything, and other clients are waiting")
+
+    def _ended(self) -> None:
+        self.over.set()
+        if self._withdraw is not None and self in self._waiting:
+            self._withdraw()
+            del self._waiting[self]
+            self._options.gate.left(self.connection.address)
 
     def _decided(self, outcome: Admission | BusError) -> None:
         connection, gate = self.connection, self._options.gate
