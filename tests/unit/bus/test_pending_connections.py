@@ -22,6 +22,7 @@ from polybus._core.bus import dialer
 from polybus.events import LinkUp
 from polybus.transports.postmessage import MessageChannel, PortTransport
 from tests.loops import every_loop  # noqa: F401
+from tests.raw import CLOSING
 from tests.support import BOUND, eventually, port_of
 
 PATIENT = Limits(handshake_timeout=3600)
@@ -258,6 +259,14 @@ async def test_a_crowd_that_leaves_at_once_makes_room_and_is_never_a_peer(
         kinds = [type(event).__name__ async for event in events]
     assert kinds.count("LinkUp") == 1
     assert not [record for record in caplog.records if record.levelno >= logging.INFO]
+
+
+async def test_a_client_that_only_says_goodbye_and_stays_is_cut_after_the_close_timeout() -> None:
+    bus = Bus(authenticate=Door(), limits=Limits(handshake_timeout=3600, close_timeout=0.05))
+    async with bus.serve("ubre+tcp://127.0.0.1:0") as listener:
+        async with await anyio.connect_tcp("127.0.0.1", port_of(listener.url)) as stream:
+            await stream.send(struct.pack("!IHH", CLOSING, 1000, 0))
+            await eventually(lambda: is_free(listener))
 
 
 @pytest.mark.native

@@ -209,12 +209,15 @@ class PendingConnection(ABC):
         self.over = True
         if self._knock is not None:
             self._knock.heard()
+        self.wire.write(last_words)
+        self._hang_up()
+        self.wire.attach(self)  # calls `wire_lost` again if the client has already left
+
+    def _hang_up(self) -> None:
         host = self.listener.options.host
         self._cancel_timer()
         self._cancel_timer = call_later(host, host.limits.close_timeout, self.wire.abort)
-        self.wire.write(last_words)
         self.wire.hang_up()
-        self.wire.attach(self)  # calls `wire_lost` again if the client has already left
 
     def _decided(self, outcome: Admission | BusError) -> None:
         if self.over:
@@ -262,7 +265,7 @@ class PendingConnection(ABC):
 
     def eof_received(self) -> None:
         if self._leave():
-            self.wire.hang_up()
+            self._hang_up()
 
     def wire_lost(self, error: Exception | None) -> None:
         if not self._leave():
