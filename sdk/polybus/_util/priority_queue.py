@@ -18,17 +18,18 @@ class PriorityQueue(Generic[T]):
     load. Items must be unique. Removing an item takes the same time at any position.
     """
 
-    __slots__ = ("_ages", "_count", "_levels", "_taken", "_turn")
+    __slots__ = ("_ages", "_levels", "_taken", "_turn", "count")
 
     def __init__(self, *, ages: bool = True) -> None:
         self._ages = ages
         self._levels: dict[int, OrderedDict[T, int]] = {}
-        self._count = 0
+        self.count: int = 0
+        """Number of items, for callers that look often."""
         self._turn = 0
         self._taken = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __iter__(self) -> Iterator[T]:
         for level in sorted(self._levels, reverse=True):
@@ -42,7 +43,7 @@ class PriorityQueue(Generic[T]):
         if queue is None:
             queue = self._levels[level] = OrderedDict()
         self._turn += 1
-        self._count += 1
+        self.count += 1
         queue[item] = self._turn
 
     def appendleft(self, item: T, level: int = 0) -> None:
@@ -55,29 +56,32 @@ class PriorityQueue(Generic[T]):
         Raises:
             IndexError: If the queue is empty.
         """
-        if not self._count:
+        if not self.count:
             raise IndexError("the queue is empty")
+        self.count -= 1
         levels = self._levels
-        if len(levels) == 1:
-            level = next(iter(levels))
+        if len(levels) == 1:  # the usual case, in few steps
+            (queue,) = levels.values()
+            item, _ = queue.popitem(False)
+            if not queue:
+                levels.clear()
+            return item
+        self._taken += 1
+        if self._ages and not self._taken % _AGEING:
+            level = min(levels, key=lambda level: next(iter(levels[level].values())))
         else:
-            self._taken += 1
-            if self._ages and not self._taken % _AGEING:
-                level = min(levels, key=lambda level: next(iter(levels[level].values())))
-            else:
-                level = max(levels)
+            level = max(levels)
         queue = levels[level]
-        item, _ = queue.popitem(last=False)
+        item, _ = queue.popitem(False)
         if not queue:
             del levels[level]
-        self._count -= 1
         return item
 
     def remove(self, item: T) -> bool:
         """Remove an item. Returns False if it is not in the queue."""
         for level, queue in self._levels.items():
             if queue.pop(item, None) is not None:
-                self._count -= 1
+                self.count -= 1
                 if not queue:
                     del self._levels[level]
                 return True

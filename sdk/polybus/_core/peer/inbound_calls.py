@@ -144,7 +144,7 @@ class InboundCalls:
     _few: int = field(init=False)
     """Number of requests that the peer may run without a quota check, while at most `Runtime.few` calls run in total."""
     waiting: PriorityQueue[Call] | None = field(default=None, init=False)
-    """Requests that are waiting for a slot, in order or by priority. Usually None if there are no such requests."""
+    """Requests that are waiting for a slot, in order or by priority. None if there are no such requests."""
     held: int = field(default=0, init=False)
     """Number of requests that are waiting for a slot of their handler. They don't use a slot of this peer."""
     _memory: CallMemory | None = field(default=None, init=False)
@@ -326,6 +326,8 @@ class InboundCalls:
         if call.started:
             self.free_place(call)
         elif self.waiting is not None and self.waiting.remove(call):
+            if not self.waiting.count:
+                self.waiting = None
             self.budget.release(cost(call.message))
         elif call.places is not None and call.places.drop(call):
             self.held -= 1
@@ -375,13 +377,14 @@ class InboundCalls:
         runtime = link.runtime
         taken = len(self.calls) - self.held + self.stopping - 1
         if not (
-            not self.waiting
+            self.waiting is None
             and ((taken < self._few and runtime.running <= runtime.few) or _has_place(runtime, link, taken))
             and (link.outbox is None or self.may_begin())
             and (not call.answers_once or not call.handler.answers.weight or self.memory.reserve_answer(call))
         ):
             if self._may_wait(call):
-                self._queue.append(call, self._level(call))
+                waiting = self._queue if self.waiting is None else self.waiting
+                waiting.append(call, 0 if link.urgency is None else link.urgency(call.message))
                 runtime.backlogged[self] = None
             return
         if call.places is not None and not call.places.take(call):
@@ -403,17 +406,12 @@ class InboundCalls:
             self.waiting = PriorityQueue(ages=self.link.urgency is not None)
         return self.waiting
 
-    def _level(self, call: Call) -> int:
-        return 0 if self.link.urgency is None else self.link.urgency(call.message)
-
-    @property
-    def _most_waiting(self) -> int:
-        link = self.link
-        return link.runtime.limits.waiting if link.most_waiting is None else link.most_waiting
-
     def _may_wait(self, call: Call) -> bool:
         """Charge a call that must wait. If there are too many, reject it immediately so that a cluster can try another node."""
-        if len(self.waiting or ()) + self.held < self._most_waiting and self.peer.hold(call.message):
+        link = self.link
+        waiting = self.held if self.waiting is None else self.waiting.count + self.held
+        most = link.runtime.limits.waiting if link.most_waiting is None else link.most_waiting
+        if waiting < most and self.peer.hold(call.message):
             return True
         self._turn_away(call, self._why_full(call))
         return False
@@ -423,7 +421,7 @@ class InboundCalls:
         if self._memory is not None:
             self._memory.release_answer(call)
         self.held += 1
-        places.wait(call, self._level(call), first=call.put_off)
+        places.wait(call, 0 if self.link.urgency is None else self.link.urgency(call.message), first=call.put_off)
 
     def proceed(self, call: Call) -> None:
         self.held -= 1
@@ -475,16 +473,16 @@ class InboundCalls:
         """
         runtime = self.link.runtime
         backlogged = runtime.backlogged
-        if self.waiting:
+        if self.waiting is not None:
             backlogged.setdefault(self)
         passed_by = 0
         while backlogged and runtime.running < runtime.limits.total_running and passed_by < _PASSED_BY:
             first: InboundCalls = next(iter(backlogged))
             del backlogged[first]
             waiting = first.waiting
-            if not waiting:
+            if waiting is None:
                 continue
-            taken = len(first.calls) - len(waiting) - first.held + first.stopping
+            taken = len(first.calls) - waiting.count - first.held + first.stopping
             if not _has_place(runtime, first.link, taken):
                 if not taken:
                     backlogged[first] = None
@@ -493,8 +491,10 @@ class InboundCalls:
             if first.link.outbox is not None and not first.may_begin():
                 continue
             call = waiting.popleft()
+            if not waiting.count:
+                first.waiting = None
             if call.answers_once and call.handler.answers.weight and not first.memory.reserve_answer(call):
-                waiting.appendleft(call, _FIRST if call.put_off else _FIRST - 1)
+                first._queue.appendleft(call, _FIRST if call.put_off else _FIRST - 1)
                 continue
             if call.places is not None and not call.places.take(call):  # it stays charged
                 first._hold(call, call.places)
@@ -506,10 +506,8 @@ class InboundCalls:
                 call.put_off = False
                 first._count(1)
                 runtime.workers.submit(call)
-            if first.waiting:
+            if first.waiting is not None:
                 backlogged[first] = None
-            else:
-                first.waiting = None  # an empty queue would cost each request some calls
 
     def put_off(self, call: Call) -> bool:
         """Requeue a call that has not started, if its peer stopped reading. Returns True if the call was requeued."""
@@ -531,7 +529,7 @@ class InboundCalls:
         return self._memory
 
     def resume(self) -> None:
-        if self.waiting:
+        if self.waiting is not None:
             self._next_call()
 
     def may_begin(self) -> bool:
@@ -557,7 +555,7 @@ class InboundCalls:
         memory = self._memory
         if memory is not None and (memory.answers or memory.bodies):
             memory.release(call)
-        if self.waiting or runtime.backlogged:
+        if self.waiting is not None or runtime.backlogged:
             self._next_call()
         if runtime.notifier.waiting:
             runtime.notifier.signal()
