@@ -104,4 +104,5 @@ class Limits:
     """Time for closing one connection gracefully."""
 
 
+# attrs has made it with the class, so it is replaced afterwards.
 Limits.__init__ = explains("Limits", {}, example="Limits(message=2**20)")(Limits.__init__)  # type: ignore[method-assign]

@@ -49,10 +49,10 @@ class Wire:
         self.sent.append(frame)
 
     def start(self, receiver: Receiver) -> None:
-        raise NotImplementedError
+        raise AssertionError("an exchange only sends to and closes its transports")
 
     def tick(self, now: float) -> None:
-        raise NotImplementedError
+        raise AssertionError("an exchange only sends to and closes its transports")
 
     def write_backlog(self) -> int:
         return self.waits

@@ -320,7 +320,7 @@ async def test_what_a_client_sends_while_it_is_authenticated_is_handled_in_order
             await stream.send(b"".join(data[:2]))
             await eventually(lambda: door.begun == 1)
             group.start_soon(stream.send, b"".join(data[2:]))
-            (pending,) = bus._parts.links.gates[listener._gate]._arrivals  # type: ignore[attr-defined]
+            (pending,) = bus._parts.links.gates[listener._gate]._arrivals  # type: ignore[attr-defined]  # of a stream wire
             await eventually(lambda: pending.unread)
             for _ in range(1000):  # turns in which it could read on
                 await anyio.lowlevel.checkpoint()

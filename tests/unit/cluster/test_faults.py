@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Reply, Store, connect
@@ -226,7 +227,7 @@ async def test_a_node_takes_a_request_if_its_handler_waits_only(engine: NatsEngi
 
     @two.handle("triple")
     async def triple(n: int) -> int:
-        await anyio.sleep(0.01)
+        await anyio.lowlevel.checkpoint()
         return 3 * n
 
     def count(sender: object, operation: object, block: bytes) -> None:

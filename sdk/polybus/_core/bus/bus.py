@@ -620,4 +620,4 @@ def connect(
         bus = Bus(limits=limits)
     elif limits is not None:
         raise ValueError("limits belong to the bus: pass Bus(limits=...) or connect(limits=...), not both")
-    return Connecting(bus._parts, target, protocol, serves, headers, tls, backoff, wait, record, gives_bus=True)
+    return Connecting(parts_of(bus), target, protocol, serves, headers, tls, backoff, wait, record, gives_bus=True)
