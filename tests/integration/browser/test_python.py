@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.browser.site import ROOT, Site, play
 from tests.integration.browser.test_frames import CHILD, HOST
-from tests.integration.web.browser import Tab
+from tests.integration.web.browser import BrowserError, Tab
 from tests.loops import FULL
 
 pytestmark = pytest.mark.timeout(200)
@@ -308,12 +308,15 @@ async def test_python_in_a_worker_speaks_over_the_port_that_the_worker_is(tab: T
 
 
 async def _told(tab: Tab, script: str, **known: Any) -> Any:
-    """What a script returns that takes long; or what it throws."""
+    """What a script returns that takes long; or what it throws, or how far it has come."""
+    story = f"(async () => {{ {HOST} globalThis.seen = () => ({{ ports: ports.length, ends, heard }}); {script} }})()"
+    keep = "(told) => (globalThis.told = [told]), (error) => (globalThis.told = String(error.stack))"
     with anyio.fail_after(PATIENCE):
-        story = f"(async () => {{ {HOST} {script} }})()"
-        keep = "(told) => (globalThis.told = [told]), (error) => (globalThis.told = String(error.stack))"
         await play(tab, f"{story}.then({keep}); return 0", **known)
+    try:
         await tab.until("globalThis.told", seconds=PATIENCE)
+    except BrowserError as error:
+        raise BrowserError(f"{error}; so far: {await tab.run('seen()')}") from None
     told = await tab.run("told")
     assert isinstance(told, list), told
     return told[0]
