@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -250,25 +251,21 @@ def list_dead(url: LettersUrl, durable: Durable = "", as_json: Json = False, tls
     if durable:
         check_durable_name(durable)
 
-    async def show(place: Letters) -> int:
-        count = 0
+    async def show(place: Letters) -> bool:
+        found = False
         async for letter in place.letters(durable):
-            count += 1
+            found = True
             if as_json:
                 print(json_line(_facts(letter)))
             else:
                 error = f" [{letter.error_id}]" if letter.error_id else ""
                 line = f"{letter.number}  {letter.at[:19]}  {letter.durable}  {letter.subject}"
                 print(in_one_line(f"{line}  {counted(letter.attempts, 'attempt')}: {letter.death}{error}"))
-        return count
-
-    async def found(place: Letters) -> int:
-        count = await show(place)
-        if not count:
+        if not found:
             await place.check(durable)
-        return count
+        return found
 
-    if not _with(_letters_at(url, tls), found) and not as_json:
+    if not _with(_letters_at(url, tls), show) and not as_json:
         print("no dead letters")
 
 
@@ -339,46 +336,34 @@ def _each(
         if numbers:
             raise UsageError("give the numbers of the letters, or --all with --durable, because each letter has one handler")
 
-    async def run(place: Letters) -> tuple[int, int]:
-        count = worst = 0
-        async with aclosing(_letters(place, numbers, durable)) as letters:
-            async for found in letters:
-                failure = found if isinstance(found, BusError) else await _failure(act(place, found))
-                if failure is None:
-                    count += 1
-                else:
-                    text, status = describe(failure)
-                    say(text)
-                    worst = max(worst, status)
-        if not count and not worst:
-            await place.check(durable)
-        return count, worst
+    failed: Counter[int] = Counter()
 
-    count, worst = _with(_letters_at(url, tls), run)
-    if count or not worst:
-        print(f"{counted(count, 'dead letter')} {done}")
-    if worst:
-        raise typer.Exit(worst)
-
-
-async def _failure(act: Awaitable[None]) -> BusError | None:
-    try:
-        await act
-    except BusError as error:
-        return error
-    return None
-
-
-async def _letters(place: Letters, numbers: list[int] | None, durable: str) -> AsyncGenerator[DeadLetter | BusError]:
-    """Yield the letters with these numbers, and an error for each missing letter. Without numbers, yield all letters."""
-    for number in numbers or ():
-        found: DeadLetter | BusError
+    async def attempt(work: Awaitable[None]) -> int:
         try:
-            found = await place.letter(number)
+            await work
         except BusError as error:
-            found = error
-        yield found
-    if not numbers:
+            text, status = describe(error)
+            say(text)
+            failed[status] += 1
+            return 0
+        return 1
+
+    async def run(place: Letters) -> int:
+        async def by_number(number: int) -> None:
+            await act(place, await place.letter(number))
+
+        if numbers:
+            return sum([await attempt(by_number(number)) for number in numbers])
+        count = 0
         async with aclosing(place.letters(durable)) as letters:
             async for letter in letters:
-                yield letter
+                count += await attempt(act(place, letter))
+        if not count and not failed:
+            await place.check(durable)
+        return count
+
+    count = _with(_letters_at(url, tls), run)
+    if count or not failed:
+        print(f"{counted(count, 'dead letter')} {done}")
+    if failed:
+        raise typer.Exit(max(failed))
