@@ -7,7 +7,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from time import perf_counter
@@ -19,7 +19,8 @@ from attrs import asdict, evolve, frozen
 
 from .. import Bus, NoHandler, run
 from ..demo.children import leave_with_parent
-from ..plugins.registry import find_protocol, resolve_url, split_url
+from ..plugins import ProtocolAdapter
+from ..plugins.registry import find_protocol, join_url, resolve_url
 from ..plugins.tools import without_secrets
 from ..testing import pair
 from .options import (
@@ -34,6 +35,7 @@ from .options import (
     json_line,
     option,
     parse_body,
+    parse_protocol,
     parse_subject,
 )
 from .problems import PeerError, UsageError, unwrapped
@@ -106,13 +108,11 @@ def bench(
     else:
         if subject:
             raise UsageError("--subject requires a running server: add its URL")
-        find_protocol(*_split(protocol))
-        results["memory"] = _run(loop, _in_memory, protocol, load)
-        with tempfile.TemporaryDirectory(prefix="polybus-") as folder:
-            addresses = _addresses(folder)
-            with _serving(protocol, addresses.values(), loop) as urls:
-                for transport, real in zip(addresses, urls, strict=True):
-                    results[transport] = _run(loop, _at, real, load, None, None, 0.0)
+        adapter = find_protocol(*parse_protocol(protocol))
+        results["memory"] = _run(loop, _in_memory, adapter, load)
+        with tempfile.TemporaryDirectory(prefix="polybus-") as folder, _serving(adapter, folder, loop) as urls:
+            for transport, real in urls.items():
+                results[transport] = _run(loop, _at, real, load, None, None, 0.0)
     if as_json:
         print(json_line(_result(results, load, loop), pretty=True), flush=True)
     else:
@@ -131,8 +131,8 @@ async def _at(url: str, load: Load, header: list[str] | None, tls: Tls, wait: fl
         return await _rates(bus, load)
 
 
-async def _in_memory(protocol: str, load: Load) -> Rates:
-    async with pair(make_bus(), protocol=find_protocol(*_split(protocol))) as bus:
+async def _in_memory(protocol: ProtocolAdapter, load: Load) -> Rates:
+    async with pair(make_bus(), protocol=protocol) as bus:
         return await _rates(bus, load)
 
 
@@ -221,20 +221,12 @@ async def _one_way(bus: Bus, subject: str, count: str, load: Load) -> tuple[floa
 # -- our own server ------------------------------------------------------------------------------------------------------
 
 
-def _split(protocol: str) -> tuple[str, dict[str, str]]:
-    parts = split_url(f"{protocol.partition('?')[0]}+memory://bench?{protocol.partition('?')[2]}")
-    return parts.protocol, dict(parts.options)
-
-
-def _addresses(folder: str) -> dict[str, str]:
-    unix = {"unix": f"unix://{folder}/bench.sock"} if os.name == "posix" else {}
-    return unix | {"tcp": "tcp://127.0.0.1:0", "ws": "ws://127.0.0.1:0/bench"}
-
-
 @contextmanager
-def _serving(protocol: str, addresses: Collection[str], loop: str) -> Iterator[list[str]]:
-    name, _, options = protocol.partition("?")
-    urls = [f"{name}+{address}{'?' if options else ''}{options}" for address in addresses]
+def _serving(protocol: ProtocolAdapter, folder: str, loop: str) -> Iterator[dict[str, str]]:
+    """Start a server on each transport that this machine has. Yields its URLs by transport."""
+    addresses = {"unix": f"unix://{folder}/bench.sock"} if os.name == "posix" else {}
+    addresses |= {"tcp": "tcp://127.0.0.1:0", "ws": "ws://127.0.0.1:0/bench"}
+    urls = [join_url(protocol, address) for address in addresses.values()]
     command = [sys.executable, "-m", "polybus.cli.bench", loop, *urls]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
@@ -243,7 +235,7 @@ def _serving(protocol: str, addresses: Collection[str], loop: str) -> Iterator[l
             if any(word != "serving" for word, _, _ in lines):
                 said = server.communicate(timeout=10)[1].strip().splitlines() or ["no output"]
                 raise PeerError(f"the server process did not start: {said[-1]}")
-            yield [real for _, _, real in lines]
+            yield {transport: real for transport, (_, _, real) in zip(addresses, lines, strict=True)}
         finally:
             server.kill()
 

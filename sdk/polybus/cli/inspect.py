@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
-from urllib.parse import parse_qsl
 
 from attrs import asdict, field, frozen
 
@@ -16,7 +15,7 @@ from ..message import Message
 from ..plugins import FrameField, ProtocolAdapter, ProtocolFeatures
 from ..plugins.registry import find_reader
 from ..plugins.tools import is_secret
-from .options import argument, flag, json_line, option
+from .options import argument, flag, json_line, option, parse_protocol
 from .problems import PeerError, UsageError
 from .show import Printer
 
@@ -51,9 +50,8 @@ def inspect(
     """
     if not protocol and "://" not in source:  # a URL gets a better hint below
         raise UsageError("Missing option '--protocol': the protocol of the frames, for example --protocol ubre")
-    name, _, query = protocol.partition("?")
     data = _bytes(source)
-    adapter = find_reader(name, dict(parse_qsl(query, keep_blank_values=True)))
+    adapter = find_reader(*parse_protocol(protocol))
     findings = [_look(adapter, number, offset, frame) for number, (offset, frame) in enumerate(_cut(data, frames), 1)]
     printer = Printer()
     for finding in findings:

@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
+from urllib.parse import parse_qsl
 
 import msgspec
 import typer
@@ -249,6 +250,12 @@ def parse_subject(url: str, text: str) -> str | int:
         return int(text, 0)
     except ValueError:
         return text
+
+
+def parse_protocol(text: str) -> tuple[str, dict[str, str]]:
+    """Split a protocol with options, such as ``ubre?format=binary``."""
+    name, _, query = text.partition("?")
+    return name.lower(), dict(parse_qsl(query, keep_blank_values=True))
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:i?b)?", re.I)

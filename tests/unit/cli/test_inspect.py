@@ -41,7 +41,7 @@ def test_a_binary_frame_in_hexadecimal_is_shown_field_by_field(cli: Cli) -> None
 def test_hexadecimal_is_taken_in_the_usual_forms(form: str, cli: Cli) -> None:
     (frame,) = inspected(cli, form.format(BINARY.hex()), "--protocol", "ubre?format=binary")
     assert frame["size"] == len(BINARY)
-    (frame,) = inspected(cli, BINARY.hex(":"), "--protocol", "ubre")
+    (frame,) = inspected(cli, BINARY.hex(":"), "--protocol", "UBRE")  # as in a URL
     assert frame["size"] == len(BINARY)
 
 
