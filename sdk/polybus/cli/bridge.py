@@ -6,10 +6,10 @@ import logging
 import re
 import signal
 import tomllib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, TypeAlias
 
 import anyio
 
@@ -24,6 +24,8 @@ from .problems import UsageError, announce, unwrapped
 from .serve import imported
 
 _KEYS = ("source", "target", "kinds", "reverse", "request", "reply", "headers")
+_Side: TypeAlias = tuple[str, str, dict[str, Any]]
+"""Name, URL, and arguments of `Bus.serve` or `Bus.connect`."""
 _HEAD = re.compile(r"^[ \t]*\[\[\s*route\s*\]\]", re.M)
 
 
@@ -53,39 +55,32 @@ def bridge(
         raise UsageError(f"--serve {unknown[0]!r}: use left or right")
     if ca is not None and len(served) == 2:
         raise UsageError("--ca is for connections that the bridge opens, but it serves both sides")
-    secure = with_tls((left, right))
+    secure, found = with_tls((left, right)), read_routes(routes)
+    sides: list[_Side] = []
+    for name, url in (("left", left), ("right", right)):
+        if name in served:
+            options = {"insecure": insecure, "tls": server_tls(cert, key) if url in secure else None}
+        else:
+            options = dialling(header, client_tls(ca, cert, key) if url in secure else None, wait)
+        sides.append((name, url, options))
+    unwrapped(lambda: anyio.run(_run, sides, served, found))
 
-    def serving(url: str) -> dict[str, Any]:
-        return {"insecure": insecure, "tls": server_tls(cert, key) if url in secure else None}
 
-    def dial(url: str) -> dict[str, Any]:
-        return dialling(header, client_tls(ca, cert, key) if url in secure else None, wait)
-
-    unwrapped(lambda: anyio.run(_run, left, right, read_routes(routes), served, serving, dial))
-
-
-async def _run(
-    left: str,
-    right: str,
-    routes: list[Route],
-    served: set[str],
-    serving: Callable[[str], dict[str, Any]],
-    dial: Callable[[str], dict[str, Any]],
-) -> None:
-    async def enter(side: Literal["left", "right"], url: str, bus: Bus) -> str:
+async def _run(sides: list[_Side], served: set[str], routes: list[Route]) -> None:
+    async def enter(bus: Bus, side: str, url: str, options: dict[str, Any]) -> str:
         if side in served:
-            listener = await stack.enter_async_context(bus.serve(url, **serving(url)))
+            listener = await stack.enter_async_context(bus.serve(url, **options))
             return f"{side} serves {listener.url}"
-        opened[bus] = await stack.enter_async_context(bus.connect(url, **dial(url)))
+        opened[bus] = await stack.enter_async_context(bus.connect(url, **options))
         return without_secrets(f"{side} is connected to {url}")
 
-    one, two = Bus(), Bus()
+    buses = Bus(), Bus()
     opened: dict[Bus, Peer] = {}
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with anyio.create_task_group() as leaving, AsyncExitStack() as stack:
             stack.callback(leaving.cancel_scope.cancel)  # after everything else
-            said = [await enter("left", left, one), await enter("right", right, two)]
-            joined = await stack.enter_async_context(join(one, two, routes=routes))
+            said = [await enter(bus, *side) for bus, side in zip(buses, sides, strict=True)]
+            joined = await stack.enter_async_context(join(*buses, routes=routes))
             announce("\n".join(said))
             async with anyio.create_task_group() as group:
                 for bus, peer in opened.items():
