@@ -43,6 +43,12 @@ _COMMANDS: Final = {
 
 
 class _Group(TyperGroup):
+    """Imports commands on access, because importing all of them would take longer than most commands run."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Commands()  # type: ignore[assignment]  # read only
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
@@ -71,8 +77,6 @@ def _made(where: str) -> Any:
 
 
 class _Commands(Mapping[str, Any]):
-    """Imports commands on access, because importing all of them would take longer than most commands run."""
-
     def __getitem__(self, name: str) -> Any:
         return _made(_COMMANDS[name][0])
 
@@ -109,11 +113,8 @@ def _open_closed_streams() -> None:
 
 
 @cache
-def command() -> TyperGroup:
-    made = typer.main.get_command(app)
-    assert isinstance(made, TyperGroup)
-    made.commands = _Commands()  # type: ignore[assignment]  # read only
-    return made
+def command() -> Any:
+    return typer.main.get_command(app)
 
 
 def run(arguments: Sequence[str]) -> int:

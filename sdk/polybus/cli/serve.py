@@ -11,11 +11,13 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
+from attrs import define, field
 
 from .. import Bus, BusError
 from ..cluster.worker import Inheritance
@@ -230,45 +232,36 @@ _MOST: Final = 10_000
 _SKIPPED: Final = ("__pycache__", "node_modules", "site-packages")
 
 
-def python_files(folder: Path) -> Iterator[str]:
-    count = 0
-    for where, folders, names in os.walk(folder):
-        folders[:] = [
-            name
-            for name in folders
-            if not (name.startswith(".") or name in _SKIPPED or os.path.exists(os.path.join(where, name, "pyvenv.cfg")))
-        ]
-        for name in names:
-            if name.endswith(".py"):
-                count += 1
-                if count > _MOST:
-                    return
-                yield os.path.join(where, name)
-
-
 def look(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return the times and sizes of the Python files in a folder, at most `_MOST` of them."""
     seen: dict[str, tuple[int, int]] = {}
-    for path in python_files(folder):
-        try:
-            status = os.stat(path)
-        except OSError:  # an editor is replacing it
-            continue
-        seen[path] = status.st_mtime_ns, status.st_size
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not _is_skipped(where, name)]
+        for path in (os.path.join(where, name) for name in names if name.endswith(".py")):
+            if len(seen) == _MOST:
+                return seen
+            with suppress(OSError):  # an editor is replacing it
+                status = os.stat(path)
+                seen[path] = status.st_mtime_ns, status.st_size
     return seen
+
+
+def _is_skipped(where: str, name: str) -> bool:
+    return name.startswith(".") or name in _SKIPPED or os.path.exists(os.path.join(where, name, "pyvenv.cfg"))
 
 
 def changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> str | None:
     return next((path for path in {**before, **after} if before.get(path) != after.get(path)), None)
 
 
+@define
 class Reloader:
     """Runs a command until SIGINT or SIGTERM, and restarts it after each change in a folder."""
 
-    def __init__(self, command: list[str], folder: Path, drain: float) -> None:
-        self._command = command
-        self._folder = folder
-        self._drain = drain
-        self._signalled = threading.Event()
+    _command: list[str]
+    _folder: Path
+    _drain: float
+    _signalled: threading.Event = field(factory=threading.Event)
 
     def run(self) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
