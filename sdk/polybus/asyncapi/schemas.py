@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
@@ -77,9 +78,9 @@ class Schemas:
             made = [([one], *schemas_of([one])) for one in readable]
         for group, schemas, components in made:
             names = {name: self.keys.free(name) for name in components}
-            self.components |= {names[name]: _renamed(draft_07(schema), names) for name, schema in components.items()}
+            self.components |= {names[name]: draft_07(schema, names) for name, schema in components.items()}
             for (kind, mode), schema in zip(group, schemas, strict=True):
-                self._of[_key(kind), mode] = _renamed(draft_07(schema), names)
+                self._of[_key(kind), mode] = draft_07(schema, names)
 
 
 def _key(kind: Any) -> Any:
@@ -140,19 +141,30 @@ def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Sche
 
 _VALUES: Final = ("default", "enum", "const", "examples")
 """Keywords that contain values of the type, not schemas."""
+_BY_NAME: Final = ("properties", "patternProperties", "$defs")
+"""Keywords that contain schemas by name. The names can be the same as keywords."""
+_FOREIGN: Final = "discriminator"
+"""An object in OpenAPI, but a string in AsyncAPI. Each of the alternatives also contains its tag."""
 
 
-def draft_07(schema: Any) -> Any:
-    """Convert a schema from draft 2020-12 to draft 07. Leaves out values that JSON does not support, such as infinity."""
+def draft_07(schema: Any, names: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """Convert a schema from draft 2020-12 to draft 07. Leaves out values that JSON does not support, such as infinity.
+
+    `names` maps names of components to the names that references get.
+    """
     if isinstance(schema, list):
-        return [draft_07(one) for one in schema]
+        return [draft_07(one, names) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {
-        key: value if key in _VALUES else draft_07(value)
-        for key, value in schema.items()
-        if _is_json(value) or (key not in _VALUES and isinstance(value, (dict, list)))
-    }
+    made: Schema = {}
+    for key, value in schema.items():
+        if key in _BY_NAME and isinstance(value, dict):
+            made[key] = {name: draft_07(one, names) for name, one in value.items()}
+        elif key not in _VALUES and isinstance(value, (dict, list)):
+            made[key] = draft_07(value, names)
+        elif _is_json(value):
+            made[key] = value
+    made.pop(_FOREIGN, None)
     if "$defs" in made:
         made["definitions"] = made.pop("$defs")
     if "prefixItems" in made:
@@ -162,6 +174,8 @@ def draft_07(schema: Any) -> Any:
             made["additionalItems"] = rest
     if isinstance(made.get("description"), str) and _is_made_up(made):
         del made["description"]
+    if isinstance(reference := made.get("$ref"), str) and (name := reference.removeprefix(REFERENCE)) in names:
+        made["$ref"] = REFERENCE + names[name]
     if "$ref" in made and len(made) > 1:  # draft 07 ignores siblings of a reference
         made["allOf"] = [{"$ref": made.pop("$ref")}]
     return made
@@ -178,18 +192,6 @@ def _is_json(value: Any) -> bool:
 def _is_made_up(schema: Schema) -> bool:
     """Return True for a generated docstring such as ``User(id, name)``."""
     return bool(schema.get("title")) and schema["description"].startswith(f"{schema['title']}(")
-
-
-def _renamed(schema: Any, names: dict[str, str]) -> Any:
-    if isinstance(schema, list):
-        return [_renamed(one, names) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: _renamed(value, names) for key, value in schema.items()}
-    if isinstance(reference := made.get("$ref"), str) and reference.startswith(REFERENCE):
-        name = reference.removeprefix(REFERENCE)
-        made["$ref"] = REFERENCE + names.get(name, name)
-    return made
 
 
 def _name(kind: Any) -> str:

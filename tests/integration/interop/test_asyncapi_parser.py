@@ -5,8 +5,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
+from typing import Annotated, Any, Literal, Protocol
 
+import msgspec
+import pydantic
 import pytest
 
 from polybus import Bus
@@ -25,6 +27,28 @@ SERVERS = [
 ]
 INFORMATION = 2
 """Severity of what is no error and no warning."""
+
+
+class Circle(msgspec.Struct, tag=True):
+    radius: float
+
+
+class Square(msgspec.Struct, tag=True):
+    side: float
+
+
+class Text(pydantic.BaseModel):
+    kind: Literal["text"]
+
+
+class Picture(pydantic.BaseModel):
+    kind: Literal["picture"]
+
+
+class Drawings(Protocol):
+    async def draw(self, form: Circle | Square) -> None: ...
+
+    async def read(self) -> Annotated[Text | Picture, pydantic.Field(discriminator="kind")]: ...
 
 
 Parse = Callable[..., list[dict[str, Any]]]
@@ -71,6 +95,7 @@ def test_a_document_with_everything_is_taken(check: Check) -> None:
             "servers": document(make_bus(), servers=servers),
             "contract": document(Users, prefix="user", servers=servers),
             "empty": document(Bus()),
+            "tagged": document(Drawings),
             **{protocol: document(make_bus(), protocol=protocol) for protocol in ("ubre", "csb", "jrep", "nats", "uprotocol")},
         }
     )

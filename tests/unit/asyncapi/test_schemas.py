@@ -56,6 +56,35 @@ def test_what_stands_beside_a_reference_counts() -> None:
     assert draft_07({"$ref": "#/x", "description": "y"}) == {"description": "y", "allOf": [{"$ref": "#/x"}]}
 
 
+def test_tagged_classes_have_no_discriminator_which_is_a_string_in_asyncapi() -> None:
+    class Circle(msgspec.Struct, tag=True):
+        radius: float
+
+    class Square(msgspec.Struct, tag=True):
+        side: float
+
+    schemas = Schemas([Circle | Square])
+    names = [{"$ref": "#/components/schemas/Circle"}, {"$ref": "#/components/schemas/Square"}]
+    assert schemas.of(Circle | Square) == {"anyOf": names}
+    assert [one["properties"]["type"] for one in schemas.components.values()] == [{"enum": ["Circle"]}, {"enum": ["Square"]}]
+
+
+def test_a_member_may_be_called_like_a_keyword() -> None:
+    class Pointer(msgspec.Struct, rename={"reference": "$ref", "given": "default", "first": "prefixItems"}):
+        reference: str
+        given: tuple[int, ...] | None
+        first: str
+        items: int
+
+    described = Schemas([Pointer]).components["Pointer"]
+    assert list(described["properties"]) == ["$ref", "default", "prefixItems", "items"]
+    assert described["properties"]["$ref"] == {"type": "string"}
+    assert described["properties"]["prefixItems"] == {"type": "string"}
+    assert draft_07({"properties": {"default": {"$ref": "#/x", "title": "y"}}}) == {
+        "properties": {"default": {"title": "y", "allOf": [{"$ref": "#/x"}]}}
+    }
+
+
 def test_models_in_lists_and_unions_are_models() -> None:
     kind = list[Receipt] | None
     schemas = Schemas([kind, Receipt])
