@@ -141,15 +141,11 @@ class _Page:
         return "sent" if operation["action"] == "send" else str(operation["x-polybus-style"])
 
     def _servers(self) -> str:
-        servers = self._document.get("servers", {})
-        if not servers:
-            return ""
-        rows = "".join(
-            f'<tr><td class="name">{escape(name)}</td><td><code>{escape(_url(server))}</code>'
-            f"{_note(server.get('description', ''))}</td></tr>"
-            for name, server in servers.items()
+        table = _table(
+            (escape(name), f"<code>{escape(_url(server))}</code>{_note(server.get('description', ''))}")
+            for name, server in self._document.get("servers", {}).items()
         )
-        return f'<h2>Servers</h2><div class="scroll"><table>{rows}</table></div>'
+        return f'<h2>Servers</h2><div class="scroll">{table}</div>' if table else ""
 
     # -- operations --------------------------------------------------------------------------------------------------------
 
@@ -192,11 +188,11 @@ class _Page:
 
     @staticmethod
     def _parameters(channel: Part) -> str:
-        rows = "".join(
-            f'<tr><td class="name">{{{escape(name)}}}</td><td>{_inline(parameter["description"])}</td></tr>'
+        table = _table(
+            (f"{{{escape(name)}}}", _inline(parameter["description"]))
             for name, parameter in channel.get("parameters", {}).items()
         )
-        return f"<h4>In the subject</h4><table>{rows}</table>" if rows else ""
+        return f"<h4>In the subject</h4>{table}" if table else ""
 
     def _bodies(self, operation: Part, style: str) -> str:
         words = {"channel": "Incoming items", "publication": "Receives", "sent": "Sends"}.get(style, "Body")
@@ -232,17 +228,13 @@ class _Page:
 
     @staticmethod
     def _wire(operation: Part) -> str:
-        bindings: Part = operation.get("bindings", {})
-        rows = "".join(
-            f'<tr><td class="name">{escape(name.removeprefix("x-"))}</td><td>'
-            + ", ".join(
-                f"{escape(key)} <code>{escape(str(value))}</code>" for key, value in binding.items() if key != "bindingVersion"
-            )
-            + "</td></tr>"
-            for name, binding in bindings.items()
-            if set(binding) != {"bindingVersion"}
-        )
-        return f"<details><summary>Bindings</summary><table>{rows}</table></details>" if rows else ""
+        rows: list[tuple[str, str]] = []
+        for name, binding in operation.get("bindings", {}).items():
+            facts = {key: value for key, value in binding.items() if key != "bindingVersion"}
+            shown = [f"{escape(key)} <code>{escape(str(value))}</code>" for key, value in facts.items()]
+            if shown:
+                rows.append((escape(name.removeprefix("x-")), ", ".join(shown)))
+        return f"<details><summary>Bindings</summary>{_table(rows)}</details>" if rows else ""
 
     def _attempt(self, operation: Part, channel: Part, style: str) -> str:
         if self._live is None or style == "channel" or not isinstance(channel.get("x-polybus-subject", ""), str):
@@ -283,17 +275,13 @@ class _Page:
     def _fields(self, schema: Part) -> str:
         items = schema.get("items")
         if isinstance(items, list):
-            rows = "".join(
-                f'<tr><td class="name">[{place}]</td><td>{self._type(one)}</td></tr>' for place, one in enumerate(items)
-            )
-            return f"<table>{rows}</table>"
-        required = schema.get("required", [])
-        rows = "".join(
-            f'<tr><td class="name">{escape(name)}{"<sup title=required>*</sup>" if name in required else ""}</td>'
-            f"<td>{self._type(one)}{self._remarks(one)}</td></tr>"
+            return _table((f"[{place}]", self._type(one)) for place, one in enumerate(items))
+        marks = dict.fromkeys(schema.get("required", ()), "<sup title=required>*</sup>")
+        table = _table(
+            (escape(name) + marks.get(name, ""), self._type(one) + self._remarks(one))
             for name, one in schema.get("properties", {}).items()
         )
-        return f'<div class="scroll"><table>{rows}</table></div>' if rows else ""
+        return f'<div class="scroll">{table}</div>' if table else ""
 
     @staticmethod
     def _remarks(schema: Any) -> str:
@@ -357,6 +345,12 @@ def _name_of(schema: Part) -> str:
 def _url(server: Part) -> str:
     scheme = f"{server['x-polybus-protocol']}+{server['x-polybus-transport']}"
     return f"{scheme}://{server['host']}{server.get('pathname', '')}"
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    """Return a table of names and values, which are HTML, or an empty string without rows."""
+    text = "".join(f'<tr><td class="name">{name}</td><td>{value}</td></tr>' for name, value in rows)
+    return f"<table>{text}</table>" if text else ""
 
 
 def _note(text: str) -> str:
