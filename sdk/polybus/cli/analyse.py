@@ -79,11 +79,7 @@ def analyse(
     Exchanges that later recordings may still change count as provisional until a run finds them complete.
     """
     out, limits = out or results_of(capture), _limits(fail_on)
-    window: dict[str, Any] = {
-        "start_ns": analysis.nanoseconds(start, "--start") if start else None,
-        "end_ns": analysis.nanoseconds(end, "--end") if end else None,
-        "connection": connection or None,
-    }
+    window: dict[str, Any] = {**_times(start, end), "connection": connection or None}
     table = names_in(text_of(names, "--names"), file=str(names)) if names is not None else {}
     called = analysis.Names(table, tuple(read_routes(routes)) if routes is not None else ())
     # First, because Spark takes ten seconds to start.
@@ -115,6 +111,13 @@ _COUNTED: Final = {
 }
 """The outcomes counted by each name in --fail-on."""
 _OTHERS: Final = ("failed", "refused", "slow", "broke", "unheard", "gaps", "quarantined")
+
+
+def _times(start: str, end: str) -> dict[str, int | None]:
+    return {
+        "start_ns": analysis.nanoseconds(start, "--start") if start else None,
+        "end_ns": analysis.nanoseconds(end, "--end") if end else None,
+    }
 
 
 def results_of(capture: str) -> str:
@@ -161,25 +164,23 @@ def _limits(text: str) -> dict[str, float]:
 def _beyond(limits: Mapping[str, float], metrics: Mapping[str, Any]) -> Iterator[str]:
     from ..analysis.report.tables import DEFECTS
 
+    outcomes, counts = metrics["totals"]["outcomes"], metrics["counts"]
     failed = sum(row["n"] for row in metrics["errors"] if row["code"] in DEFECTS)
+    found = {name: sum(outcomes.get(one, 0) for one in names) for name, names in _COUNTED.items()} | {
+        "failed": failed,
+        "refused": outcomes.get("error", 0) - failed,
+        "broke": metrics["totals"]["broke"],
+        "unheard": sum(row["n"] for row in metrics["unheard"]),
+        "gaps": counts["gaps"] + counts["lost"],
+        "quarantined": counts["quarantined"],
+    }
     for name, limit in limits.items():
-        if name == "slow":
-            some = [row for row in metrics["latency"] if (row["p95_ns"] or 0) > limit * 1e9]
-            if some:
-                worst = max(some, key=lambda row: row["p95_ns"])
-                yield f"{counted(len(some), 'subject')} slower than {limit:g} s, such as {in_one_line(worst['subject'] or '')}"
-            continue
-        found = {
-            "failed": failed,
-            "refused": metrics["totals"]["outcomes"].get("error", 0) - failed,
-            "broke": metrics["totals"]["broke"],
-            "unheard": sum(row["n"] for row in metrics["unheard"]),
-            "gaps": metrics["counts"]["gaps"] + metrics["counts"]["lost"],
-            "quarantined": metrics["counts"]["quarantined"],
-        }
-        n = found.get(name, sum(metrics["totals"]["outcomes"].get(one, 0) for one in _COUNTED.get(name, ())))
-        if n > limit:
-            yield f"{n:,} {name}" + (f", more than {limit:g}" if limit else "")
+        if name != "slow":
+            if found[name] > limit:
+                yield f"{found[name]:,} {name}" + (f", more than {limit:g}" if limit else "")
+        elif slow := [row for row in metrics["latency"] if (row["p95_ns"] or 0) > limit * 1e9]:
+            worst = max(slow, key=lambda row: row["p95_ns"])
+            yield f"{counted(len(slow), 'subject')} slower than {limit:g} s, such as {in_one_line(worst['subject'] or '')}"
 
 
 def _spill(out: str) -> str | None:
@@ -385,11 +386,7 @@ def journey(
     """
     if not (id or subject or start or end):
         raise UsageError("give --id ID, --subject PATTERN, --start TIME or --end TIME")
-    window = {
-        "start_ns": analysis.nanoseconds(start, "--start") if start else None,
-        "end_ns": analysis.nanoseconds(end, "--end") if end else None,
-    }
-    found = analysis.journeys(out, id=id or None, subject=subject or None, most=most, **window)
+    found = analysis.journeys(out, id=id or None, subject=subject or None, most=most, **_times(start, end))
     if not found:
         raise CaptureError(f"{out}: no request matches; see the exchanges table for all ids, subjects and times")
     if as_json or not sys.stdout.isatty():

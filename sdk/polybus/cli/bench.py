@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Annotated, Any, Literal
@@ -104,47 +105,36 @@ def bench(
     if url is not None:
         resolve_url(url)
         foreign = load if subject else evolve(load, subject="polybus.bench", any_answer=True)
-        results[without_secrets(url)] = _run(loop, _at, url, foreign, header, tls, wait)
+        results[without_secrets(url)] = _run(loop, partial(connecting, url, header, tls, wait, timeout), foreign)
     else:
         if subject:
             raise UsageError("--subject requires a running server: add its URL")
         adapter = find_protocol(*parse_protocol(protocol))
-        results["memory"] = _run(loop, _in_memory, adapter, load)
+        results["memory"] = _run(loop, lambda: pair(make_bus(), protocol=adapter), load)
         with tempfile.TemporaryDirectory(prefix="polybus-") as folder, _serving(adapter, folder, loop) as urls:
             for transport, real in urls.items():
-                results[transport] = _run(loop, _at, real, load, None, None, 0.0)
+                results[transport] = _run(loop, partial(connecting, real, None, None, 0.0, timeout), load)
     if as_json:
         print(json_line(_result(results, load, loop), pretty=True), flush=True)
     else:
         _show(results, load, loop, local=url is None)
 
 
-def _run(loop: str, function: Any, *args: Any) -> Rates:
+def _run(loop: str, opened: Callable[[], AbstractAsyncContextManager[Bus]], load: Load) -> Rates:
+    async def run() -> Rates:
+        async with opened() as bus:
+            return await measure(bus, load)
+
     backend = "trio" if loop == "trio" else "asyncio"
     options = {"use_uvloop": True} if loop == "uvloop" else {}
-    rates: Rates = unwrapped(lambda: anyio.run(function, *args, backend=backend, backend_options=options))
-    return rates
-
-
-async def _at(url: str, load: Load, header: list[str] | None, tls: Tls, wait: float) -> Rates:
-    async with connecting(url, header, tls, wait, load.timeout) as bus:
-        return await _rates(bus, load)
-
-
-async def _in_memory(protocol: ProtocolAdapter, load: Load) -> Rates:
-    async with pair(make_bus(), protocol=protocol) as bus:
-        return await _rates(bus, load)
-
-
-async def _rates(bus: Bus, load: Load) -> Rates:
-    return await measure(bus, load, (ONE_WAY, COUNT) if load.subject == ECHO else None)
+    return unwrapped(lambda: anyio.run(run, backend=backend, backend_options=options))
 
 
 # -- measurements of one link --------------------------------------------------------------------------------------------
 
 
-async def measure(bus: Bus, load: Load, counts: tuple[str, str] | None) -> Rates:
-    """Measure a bus with one link. `counts` is a subject to publish to, and one that returns the number received."""
+async def measure(bus: Bus, load: Load) -> Rates:
+    """Measure a bus with one link. Publications are measured only with our own server, which counts them."""
     (peer,) = bus.peers
 
     async def ask() -> None:
@@ -158,7 +148,7 @@ async def measure(bus: Bus, load: Load, counts: tuple[str, str] | None) -> Rates
         await ask()
     times = sorted(await _one_by_one(ask, load.seconds))
     rate = await _at_once(ask, load.in_flight, load.seconds)
-    published, lost = (None, None) if counts is None else await _one_way(bus, *counts, load)
+    published, lost = await _one_way(bus, load) if load.subject == ECHO else (None, None)
     return Rates(
         round_trip_us=times[len(times) // 2] * 1e6,
         round_trip_p99_us=times[int(len(times) * 0.99)] * 1e6,
@@ -199,20 +189,20 @@ async def _at_once(ask: Callable[[], Awaitable[None]], in_flight: int, seconds: 
     return answered / (perf_counter() - began)
 
 
-async def _one_way(bus: Bus, subject: str, count: str, load: Load) -> tuple[float | None, int | None]:
+async def _one_way(bus: Bus, load: Load) -> tuple[float, int]:
     """Publish, then request the count on the same link until all publications are counted or progress stops."""
-    before = await bus.request(count, timeout=load.timeout, returns=int)
+    before = await bus.request(COUNT, timeout=load.timeout, returns=int)
     sent = 0
     began = perf_counter()
     end = began + load.seconds
     while sent == 0 or perf_counter() < end:
         for _ in range(_TURN):
-            await bus.publish(subject, load.body)
+            await bus.publish(ONE_WAY, load.body)
         sent += _TURN
         await anyio.lowlevel.checkpoint()
     seen, counted = 0, perf_counter()
     while seen < sent and perf_counter() - counted < _STANDSTILL:  # the server may read frames before it counts them
-        now = await bus.request(count, timeout=load.timeout + load.seconds * 10, returns=int) - before
+        now = await bus.request(COUNT, timeout=load.timeout + load.seconds * 10, returns=int) - before
         if now != seen:
             seen, counted = now, perf_counter()
     return seen / (counted - began), sent - seen

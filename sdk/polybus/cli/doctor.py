@@ -271,22 +271,32 @@ class Examination:
 
     async def _open(self, stack: AsyncExitStack) -> str:
         """Open the transport. The handshake on the same connection waits for `_handshake`."""
-        self._halves = _Halves(self._connector)
         limits = Limits(connect_timeout=self.timeout, handshake_timeout=self.timeout)
         self._bus = Bus(limits=limits)
         self._events = self._bus.events()
-        manager = connect(self._halves, bus=self._bus, protocol=self._adapter, headers=self.headers, tls=self.tls)
-        self._group.start_soon(self._halves.enter, manager)
-        await self._halves.transport_made.wait()
-        if self._halves.error is not None:
-            raise self._halves.error
-        return f"to {self._halves.address}"
+        self._go_on = anyio.Event()
+        self._known = anyio.Event()  # set once the handshake has succeeded or failed
+        return f"to {await self._group.start(self._stay_connected)}"
+
+    async def _stay_connected(self, *, task_status: anyio.abc.TaskStatus[str]) -> None:
+        halves = _Halves(self._connector, task_status, self._go_on)
+        self._fault: Exception | None = None
+        try:
+            async with connect(halves, bus=self._bus, protocol=self._adapter, headers=self.headers, tls=self.tls):
+                self._known.set()
+                await anyio.sleep_forever()
+        except Exception as error:
+            if not self._go_on.is_set():
+                raise  # to `_open`
+            self._fault = error
+        finally:
+            self._known.set()
 
     async def _handshake(self, stack: AsyncExitStack) -> str:
-        self._halves.go_on.set()
-        await self._halves.known.wait()
-        if self._halves.error is not None:
-            raise self._halves.error
+        self._go_on.set()
+        await self._known.wait()
+        if self._fault is not None:
+            raise self._fault
         if not self._bus.peers:  # the server has already left
             raise Disconnected(await anext(event.reason async for event in self._events if isinstance(event, LinkDown)))
         self.peer: Peer = self._bus.peers[0]
@@ -335,42 +345,25 @@ class Examination:
             )
 
 
+@define
 class _Halves:
     """A connector that pauses between the transport and the protocol's handshake, so that doctor can time each part."""
 
     reconnects = False
 
-    def __init__(self, connector: Connector) -> None:
-        self._connector = connector
-        self.url = connector.url
-        self.transport_made = anyio.Event()
-        self.go_on = anyio.Event()
-        self.known = anyio.Event()
-        """Set once the handshake has succeeded or failed."""
-        self.error: Exception | None = None
-        self.address = ""
+    _connector: Connector
+    _opened: anyio.abc.TaskStatus[str]
+    _go_on: anyio.Event
+
+    @property
+    def url(self) -> str:
+        return self._connector.url
 
     async def connect(self, options: DialOptions) -> Transport:
-        try:
-            transport = await self._connector.connect(options)
-            self.address = transport.address
-        except Exception as error:
-            self.error = error
-            raise
-        finally:
-            self.transport_made.set()
-        await self.go_on.wait()
+        transport = await self._connector.connect(options)
+        self._opened.started(transport.address)
+        await self._go_on.wait()
         return transport
-
-    async def enter(self, manager: Any) -> None:
-        try:
-            async with manager:
-                self.known.set()
-                await anyio.sleep_forever()
-        except Exception as error:
-            self.error = error
-        finally:
-            self.known.set()
 
 
 def _certificate(facts: Mapping[str, Any]) -> str:

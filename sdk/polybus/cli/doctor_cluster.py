@@ -124,14 +124,13 @@ class ClusterExamination(Examination):
                 f"there is no other node in the cluster {self.name!r}",
                 "start the workers with this URL: its path is the name of the cluster",
             )
-        told = [f"{node.name or node.id}, {node.clients} client{'s' * (node.clients != 1)}" for node in others[:_SHOWN]]
-        more = f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        told = _listed([f"{node.name or node.id}, {node.clients} client{'s' * (node.clients != 1)}" for node in others])
         if not nodes.complete:
             raise StepDoubtful(
-                f"{len(others)}, but at least one does not answer: {'; '.join(told)}{more}",
+                f"{len(others)}, but at least one does not answer: {told}",
                 "a node that does not answer within 2 s is blocked or stopped: check the event loops of the workers",
             )
-        return f"{len(others)}: {'; '.join(told)}{more}"
+        return f"{len(others)}: {told}"
 
     async def _look_at_stores(self, stack: AsyncExitStack) -> str:
         """Check the durable handlers. Dead letters and a growing backlog are reported as problems."""
@@ -152,7 +151,6 @@ class ClusterExamination(Examination):
                 grown = {name: (count, after[name]) for name, count in before.items() if 0 < count < after.get(name, 0)}
         except BusError as error:
             return f"not checked: {error}"
-        told = [f"{name}, {count} waiting" for name, count in before.items()]
         troubles = [f"{counted(count, 'dead letter')} of {name}" for name, count in letters.items()]
         troubles += [
             f"the backlog of {name} is growing: {count}, then {later} a moment later" for name, (count, later) in grown.items()
@@ -162,18 +160,19 @@ class ClusterExamination(Examination):
             for name, count in again.items()
         ]
         if not troubles:
-            return (
-                "; ".join(told[:_SHOWN]) + (f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else "")
-                or "no durable handlers"
-            )
+            return _listed([f"{name}, {count} waiting" for name, count in before.items()]) or "no durable handlers"
         remedies = ["polybus dead list shows the dead letters, polybus dead retry stores them again"] if letters else []
         remedies += ["start more workers, raise concurrency=, or find out why a handler is slow"] if grown else []
         remedies += ["see the log of the workers for why publications are redelivered"] if again else []
-        more = f"; and {len(troubles) - _SHOWN} more" if len(troubles) > _SHOWN else ""
-        raise StepDoubtful("; ".join(troubles[:_SHOWN]) + more, "; ".join(remedies))
+        raise StepDoubtful(_listed(troubles), "; ".join(remedies))
 
     async def _ask_nodes(self, stack: AsyncExitStack) -> str:
         return await self.asked(self._node, NOBODY)
+
+
+def _listed(facts: list[str]) -> str:
+    more = [f"and {len(facts) - _SHOWN} more"] if len(facts) > _SHOWN else []
+    return "; ".join(facts[:_SHOWN] + more)
 
 
 def _backlogs(stores: list[StoreState]) -> dict[str, int]:
