@@ -221,6 +221,7 @@ BOUNDS = {
     "two": "broker._broker._gates",
     "two buses": "bridges._bridge._entered",
     "two for each peer and link, and 64": "runtime.deadline_timer._due",
+    "one message of a WebSocket, or four of a body, until its client is admitted": "transports.asgi.early",
     "two for each session, for the time of a handshake": "bindings.jrep_http.server._claiming",
     "33 questions to `authorize` at a time, and one for each time that a handler is told": "peer.peer_core._scopes",
     "Up(per_authority=) of each authority, and within Limits.waiting and running": """

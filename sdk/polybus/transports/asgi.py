@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import anyio
 from attrs import evolve
@@ -13,7 +15,6 @@ from msgspec.structs import replace
 from .._util.listening import is_loopback
 from ..errors import BusError, LocalProtocolError
 from ..plugins import Admission, Handshake, ListenOptions, WebRoute
-from ..plugins.connections import decision
 from ._ws.adoption import AdoptedWire, UvicornWebSocket
 from ._ws.asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of
 from ._ws.framing import WebSocketFramer
@@ -35,7 +36,10 @@ __all__ = [
 
 logger: logging.Logger = logging.getLogger("polybus.security")
 
-_PARTING = 1.0
+T = TypeVar("T")
+
+_PARTING: Final = 1.0
+_ENDS: Final = ("http.disconnect", "websocket.disconnect")
 
 
 class AsgiWebSocket:
@@ -85,14 +89,15 @@ class AsgiWebSocket:
         await answered(self._knock, scope, receive, send)
 
     async def _knock(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = await self._let_in(scope, receive, send)
-        if isinstance(connection, AsgiTransport):
-            await connection.run(receive)
-        elif connection is not None and (self._watched is None or self._watched(scope, receive)):
-            await connection.lost()
+        last = await self._let_in(scope, receive, send)
+        if last is not None:
+            await last()
 
-    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> AsgiTransport | AdoptedWire | None:
-        """Create a client's connection, or return `None` if the client has disconnected. Raises `HandshakeRejected`."""
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> Callable[[], Awaitable[None]] | None:
+        """Create a client's connection, and return a function that lasts as long as it, or `None` if the call may return.
+
+        Raises `HandshakeRejected`.
+        """
         options = self._options
         if options is None:
             raise HandshakeRejected(503, "this server accepts no clients: its bus has ended")
@@ -106,7 +111,7 @@ class AsgiWebSocket:
             self.check_private(request)
             name = "wss" if request.policy.tls else "ws"
             chosen, admission = await request.admitted(name)
-            theirs = UvicornWebSocket.under(receive) if options.framing is None else None
+            theirs = UvicornWebSocket.under(receive) if options.framing is None and not request.early else None
             if theirs is not None:
                 theirs.decline_extensions()
             if not await accept(send, chosen) or self._options is not options:
@@ -118,12 +123,12 @@ class AsgiWebSocket:
                 # Only `authenticate` needs the scope, which makes up most of an idle connection's memory.
                 freed = replace(admission, handshake=evolve(admission.handshake, scope=None))
                 options.host.spawn(self._open, options, wire, name, largest, freed)
-                return wire
+                return wire.lost if self._watched is None or self._watched(scope, receive) else None
             transport = AsgiTransport(
                 name, address, options.host, send, request.socket, reads=options.reads, writes=options.writes
             )
             options.gate.opened(transport, admission)
-            return transport
+            return partial(transport.run, request.receive if request.early else receive)
         finally:
             if not inside:
                 options.gate.left(address)
@@ -163,7 +168,10 @@ class AsgiRequest:
     def __init__(self, options: ListenOptions, scope: Scope, receive: Receive) -> None:
         self.options: ListenOptions = options
         self.scope: Scope = scope
-        self.receive: Receive = receive
+        self.early: list[MutableMapping[str, Any]] = []
+        """ASGI messages that arrived while the bus decided about the client. `receive` returns them first."""
+        self._receive = receive
+        self._left = False
         self.socket: Socket | None = socket_of(receive)
         self.address: str = _client_of(scope)
         self.here: tuple[str, int | None] = scope.get("server") or ("", None)
@@ -189,7 +197,8 @@ class AsgiRequest:
         """Ask the bus to admit the client, and return the subprotocol for the response and the client's admission.
 
         Raises:
-            HandshakeRejected: If the bus doesn't admit the client in time, or if there is no common subprotocol (status 400).
+            HandshakeRejected: If the bus doesn't admit the client in time, if the client leaves earlier, or if there is no
+                common subprotocol (status 400).
         """
         known = Handshake(
             protocol=self.options.protocol,
@@ -203,16 +212,54 @@ class AsgiRequest:
         return chosen, await self._decided(handshake)
 
     async def _decided(self, handshake: Handshake) -> Admission:
-        limits = self.options.host.limits
-        outcome: Admission | BusError | None = None
-        # `authenticate` has its own timeout, and a bus that is shutting down answers at once, but a bus that fails never does.
-        with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
-            outcome = await decision(self.options.gate, handshake)
-        if outcome is None:
-            raise HandshakeRejected(503, "this server accepts no clients: its bus has ended")
-        if isinstance(outcome, BusError):
-            raise HandshakeRejected.of(outcome)
-        return outcome
+        limits, outcome, decided = self.options.host.limits, list[Admission | BusError](), anyio.Event()
+
+        def decide(result: Admission | BusError) -> None:
+            outcome.append(result)
+            decided.set()
+
+        withdraw = self.options.gate.admit(handshake, decide)
+        try:
+            # `authenticate` has its own timeout, and a bus that is shutting down answers at once. A bus that fails never does.
+            with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
+                if not outcome:
+                    await self.while_there(decided.wait())
+        finally:
+            if withdraw is not None:
+                withdraw()
+        if not outcome:
+            ended = "the client has left" if self._left else "this server accepts no clients: its bus has ended"
+            raise HandshakeRejected(503, ended)
+        if isinstance(outcome[0], BusError):
+            raise HandshakeRejected.of(outcome[0])
+        return outcome[0]
+
+    # -- messages of the server
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        return self.early.pop(0) if self.early else await self._receive()
+
+    async def while_there(self, work: Awaitable[T]) -> T | None:
+        """Return the result of `work`, or `None` if it was cancelled because the client has left."""
+        done: T | None = None
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                if await self.leaves():
+                    group.cancel_scope.cancel()
+
+            group.start_soon(watch)
+            done = await work
+            group.cancel_scope.cancel()
+        return done
+
+    async def leaves(self) -> bool:
+        """Wait until the client has left. Returns `False` if it has sent something, so that the bus still decides about it."""
+        if not self._left:
+            message = await self._receive()
+            self._left = message["type"] in _ENDS
+            self.early.append(message)
+        return self._left
 
 
 async def answered(

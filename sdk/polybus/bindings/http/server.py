@@ -6,7 +6,7 @@ import logging
 import math
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import anyio
@@ -21,13 +21,15 @@ from ...plugins.tools import log_fields
 from ...transports.asgi import AsgiRequest, AsgiWebSocket, HandshakeRejected, Receive, Scope, Send, answered
 from ...transports.sockets import NetAddress
 
-T = TypeVar("T")
 A = TypeVar("A", bound=Transport)
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 _SMALL: Final = 16 * 1024
 """Maximum size of a body that arrives in one piece and is not charged, because a running request is not charged either."""
+
+_EARLY: Final = 4
+"""Maximum number of messages of a body that wait until the client is admitted. hypercorn sends at least two."""
 
 _PIECE: Final = 32 * 1024
 """Number of bytes of a response to pass to the server at a time. uvicorn accepts more while at most 64 KiB are waiting."""
@@ -47,6 +49,8 @@ class HttpRequest(AsgiRequest):
         super().__init__(options, scope, receive)
         self.name: str = "https" if self.policy.tls else "http"
         self._slow = slow
+        self._whole = False
+        """True once the whole body has been read."""
         self._kept: Reservation | None = None
 
     @property
@@ -92,6 +96,7 @@ class HttpRequest(AsgiRequest):
                     text = f"the share of Limits.total_bytes leaves no room for {len(body)} bytes of this body: try again later"
                     raise HandshakeRejected(503, text)
                 if not more:
+                    self._whole = True
                     return True
                 now = anyio.current_time()
                 scope.deadline = pace.deadline(now, len(body), seconds)
@@ -143,7 +148,7 @@ class HttpRequest(AsgiRequest):
         if socket is not None:
             socket.abort()
             with anyio.move_on_after(_PARTING):  # otherwise uvicorn logs an incomplete response
-                await self.gone()
+                await self.leaves()
         raise WriteStalled(f"write stalled: the client accepted no data for {seconds:g} s (Limits.write_timeout)")
 
     async def rest(self) -> None:
@@ -152,22 +157,15 @@ class HttpRequest(AsgiRequest):
             while (message := await self.receive())["type"] == "http.request" and message.get("more_body"):
                 pass
 
-    async def gone(self) -> None:
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
+    async def leaves(self) -> bool:
+        """Wait until the client has left, which means that it has given up its request, even a complete one.
 
-    async def while_there(self, work: Awaitable[T]) -> T | None:
-        done: T | None = None
-        async with anyio.create_task_group() as group:
-
-            async def watch() -> None:
-                await self.gone()
-                group.cancel_scope.cancel()
-
-            group.start_soon(watch)
-            done = await work
-            group.cancel_scope.cancel()
-        return done
+        Returns `False` if the client is still to be admitted and may send a large body, which is read only afterwards.
+        """
+        while self._whole or (self.length <= _SMALL and len(self.early) < _EARLY):
+            if await super().leaves():
+                return True
+        return False
 
     @property
     def host(self) -> str:
