@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import signal
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -20,7 +19,8 @@ from ..integrations import parts_of
 from ..plugins.registry import with_tls
 from ..plugins.tools import without_secrets
 from .options import Ca, Header, Insecure, Key, OwnCert, Wait, argument, client_tls, dialling, option, server_tls
-from .problems import UsageError, announce, unwrapped
+from .problems import UsageError, unwrapped
+from .process import announce, ending, race, start_log
 from .serve import imported
 
 _KEYS = ("source", "target", "kinds", "reverse", "request", "reply", "headers")
@@ -49,7 +49,7 @@ def bridge(
     Callers have to reach the bridge, so serve their side (--serve left), and let the bridge connect to the side with the
     handlers.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_log()
     served = set(serve or ())
     if unknown := sorted(served - {"left", "right"}):
         raise UsageError(f"--serve {unknown[0]!r}: use left or right")
@@ -76,23 +76,19 @@ async def _run(sides: list[_Side], served: set[str], routes: list[Route]) -> Non
 
     buses = Bus(), Bus()
     opened: dict[Bus, Peer] = {}
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with ending() as signalled:
         async with anyio.create_task_group() as leaving, AsyncExitStack() as stack:
             stack.callback(leaving.cancel_scope.cancel)  # after everything else
             said = [await enter(bus, *side) for bus, side in zip(buses, sides, strict=True)]
             joined = await stack.enter_async_context(join(*buses, routes=routes))
             announce("\n".join(said))
-            async with anyio.create_task_group() as group:
-                for bus, peer in opened.items():
-                    group.start_soon(_while_there, bus, peer)
-                await anext(aiter(signals))
-                group.cancel_scope.cancel()
-            leaving.start_soon(_cut_by_a_second, signals, joined)
+            await race(signalled, *(partial(_while_there, bus, peer) for bus, peer in opened.items()))
+            leaving.start_soon(_cut_by_a_second, signalled, joined)
 
 
-async def _cut_by_a_second(signals: AsyncIterator[signal.Signals], joined: Any) -> None:
+async def _cut_by_a_second(signalled: Callable[[], Awaitable[None]], joined: Any) -> None:
     """Stop immediately on a second signal. The first signal lets calls finish."""
-    await anext(aiter(signals))
+    await signalled()
     joined.hurry()
     await joined.left.aclose()
     await joined.right.aclose()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import signal
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated
 
 import anyio
 
 from .. import Broker
 from .options import Cert, Insecure, Key, Origin, duration, option, server_tls
-from .problems import PeerError, announce
+from .problems import PeerError
+from .process import announce, ending, race, start_log
 
 
 def broker(
@@ -33,14 +32,18 @@ def broker(
 
     Servers connect with ?side=broker-server, and also with &server=ID if clients select them by the x-csb-server header.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_log()
     tls = server_tls(cert, key)
     made = Broker(clients, servers, metrics=metrics, origins=tuple(origin or ()), insecure=insecure, tls=tls, record=record)
     anyio.run(_run, made, drain)
 
 
 async def _run(broker: Broker, drain: float) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    async def cut() -> None:
+        await signalled()
+        await broker.aclose()
+
+    with ending() as signalled:
         async with broker:
             for url in broker.client_urls:
                 announce(f"clients {url}")
@@ -48,19 +51,7 @@ async def _run(broker: Broker, drain: float) -> None:
                 announce(f"servers {url}")
             if broker.metrics_url is not None:
                 announce(f"metrics {broker.metrics_url}")
-            async with anyio.create_task_group() as group:
-                group.start_soon(_first, group.cancel_scope, broker.wait_closed)
-                await anext(aiter(signals))
-                group.cancel_scope.cancel()
+            await race(signalled, broker.wait_closed)
             if not broker.client_urls:
                 raise PeerError("a task of the broker failed, so the broker was closed: see the log")
-            async with anyio.create_task_group() as group:
-                group.start_soon(_first, group.cancel_scope, broker.drain, drain)
-                await anext(aiter(signals))
-                await broker.aclose()
-                group.cancel_scope.cancel()
-
-
-async def _first(scope: anyio.CancelScope, function: Callable[..., Awaitable[object]], *args: float) -> None:
-    await function(*args)
-    scope.cancel()
+            await race(cut, partial(broker.drain, drain))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -41,7 +39,8 @@ from .options import (
     parse_size,
     server_tls,
 )
-from .problems import PeerError, UsageError, announce
+from .problems import PeerError, UsageError
+from .process import announce, ending, start_log
 
 _NOUNS: Final = {
     "publish": "publication",
@@ -72,7 +71,7 @@ def record(
 
     Prints the address that clients should use.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_log()
     options: dict[str, Any] = {"bodies": bodies, "redact": "default" if redact else None, "decode": decode}
     options |= {"max_bytes": parse_size("--max-bytes", max_bytes), "max_age": max_age * 86400 or 1.0}
     recorder = capture.make_recorder(folder, **options)
@@ -89,10 +88,10 @@ def record(
 
 
 async def _record(proxy: Any) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with ending() as signalled:
         async with proxy:
             announce(proxy.url)
-            await anext(aiter(signals))
+            await signalled()
     stats = proxy.recorder.stats()
     print(f"{proxy.recorder.path}: {stats.frames} rows, {stats.bytes} bytes, {stats.dropped} dropped", flush=True)
 
@@ -132,7 +131,7 @@ def replay(
 
     The replay uses new connections and new ids, and first repeats handshakes and subscriptions.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_log()
     if not speed >= 0:
         raise UsageError(f"--speed {speed}: use a number from 0 on")
     if record is None and not dry_run and "://" in folder:

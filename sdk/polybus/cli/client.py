@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -42,6 +41,7 @@ from .options import (
     parse_subject,
 )
 from .problems import PeerError, UsageError, say, unwrapped
+from .process import ending
 
 _WITHOUT_HANDSHAKE = ("tcp", "unix")
 """Transports without a handshake. An open connection does not prove that it leads to a bus."""
@@ -277,10 +277,9 @@ async def _tell_of_links(bus: Bus, events: AsyncIterator[BusEvent]) -> None:
 
 
 async def _until_signal(scope: anyio.CancelScope) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            scope.cancel()
-            return
+    with ending() as signalled:
+        await signalled()
+        scope.cancel()
 
 
 def _has_colours(as_json: bool) -> bool:

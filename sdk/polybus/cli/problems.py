@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -56,21 +55,6 @@ class PeerError(Exception):
 
 def say(text: str) -> None:
     print("polybus: " + in_one_line(" ".join(without_secrets(text).split())), file=sys.stderr, flush=True)
-
-
-def announce(text: str) -> None:
-    """Print an address to stdout. If this fails, for example on a full disk, print it and all later output to stderr."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        say(f"cannot write to stdout ({error.strerror}): continuing on stderr")
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
-            sys.stdout.flush()  # flush its buffer
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        print(text, flush=True)
 
 
 def describe(error: Exception) -> tuple[str, int]:

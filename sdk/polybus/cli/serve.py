@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import logging
 import os
 import signal
 import subprocess
@@ -27,7 +26,8 @@ from ..plugins.registry import resolve_url
 from ..plugins.tools import check_hosts, check_origins
 from ..running import BusProcess
 from .options import Ca, Insecure, Key, Origin, OwnCert, argument, client_tls, duration, flag, option, server_tls
-from .problems import PeerError, UsageError, announce, say
+from .problems import PeerError, UsageError, say
+from .process import announce, start_log
 
 _PACKAGE: Final = Path(__file__).parents[1]
 
@@ -77,7 +77,8 @@ def serve(
         if workers > 1:
             raise UsageError("--reload with --workers: use only one of them; for development one process is enough")
         raise typer.Exit(reloading(context.find_root().obj, drain + delay))
-    logging.basicConfig(level=log_level.upper(), format=_log_format())
+    worker = Inheritance.of_this_process()
+    start_log(log_level.upper(), "" if worker is None else f" {worker.name}")
     bus = load_bus(app)
     for pattern in relay or ():
         bus.relay(pattern)
@@ -110,12 +111,6 @@ def serve(
         if raised_by_lifespan(error) and not (isinstance(error, BusError) and not _frames_here(error)):
             raise PeerError(f"the lifespan of {app} failed: {type(error).__name__}: {error}{_where(error)}") from None
         raise  # with what a cluster or store reports at the start
-
-
-def _log_format() -> str:
-    inherited = Inheritance.of_this_process()
-    who = "" if inherited is None else f" {inherited.name}"
-    return f"%(asctime)s %(levelname)s{who} %(name)s: %(message)s"
 
 
 def _where(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from polybus.cli import serve
 from polybus.cli.app import run
 from polybus.cli.serve import changed, look
 from tests.support import free_port
-from tests.unit.cli.support import TCP, Cli, serve_process, started
+from tests.unit.cli.support import TCP, Cli, next_line, serve_process, started
 
 URL = "ubre+memory://serve"
 
@@ -121,6 +121,26 @@ def test_where_stdout_takes_nothing_stderr_is_told_all_and_the_command_goes_on(
             assert process.stderr.readline().startswith(line)
         process.terminate()
         assert process.wait(60) == 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="only on POSIX")
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("bridge", TCP, "csb+tcp://127.0.0.1:0", "--serve", "left", "--serve", "right", "--routes", "routes.toml"), ""),
+        (("broker", "--clients", "csb+tcp://127.0.0.1:0", "--servers", "csb+tcp://127.0.0.1:0"), ""),
+        (("record", "csb+tcp://127.0.0.1:9", "capture", "--listen", "csb+tcp://127.0.0.1:0"), "0 dropped"),
+    ],
+    ids=["bridge", "broker", "record"],
+)
+def test_a_terminal_that_closes_lets_a_command_finish(command: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    (tmp_path / "routes.toml").write_text('[[route]]\nsource = "a"\ntarget = "b"\n')
+    with started(*command, cwd=tmp_path) as process:
+        assert "127.0.0.1:" in next_line(process)
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGHUP)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and says in out
 
 
 def test_what_runs_again_is_this_command_without_reload_and_it_is_killed_if_it_does_not_end_in_its_time(

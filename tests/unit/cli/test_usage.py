@@ -177,7 +177,7 @@ def test_without_typer_or_rich_one_line_says_what_to_install(name: str) -> None:
 
 def test_a_command_loads_its_own_modules_alone_and_the_list_of_them_loads_none() -> None:
     program = "import sys; from polybus.cli.app import run; run([sys.argv[1]]); print(*sys.modules)"
-    for argument, ours in (("request", {"client", "options"}), ("--help", set()), ("--version", set())):
+    for argument, ours in (("request", {"client", "options", "process"}), ("--help", set()), ("--version", set())):
         loaded = set(subprocess.check_output([sys.executable, "-c", program, argument], text=True, timeout=60).split())
         assert {name for name in loaded if name.startswith("polybus.cli.")} == {
             f"polybus.cli.{name}" for name in {"app", "problems", *ours}
