@@ -91,6 +91,13 @@ def only_of(error: BaseException) -> BaseException:
     return error
 
 
+def first_of(error: BaseException) -> BaseException:
+    """Return the first exception in a group, also in nested ones, or the error itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 def described(error: BaseException | None) -> str:
     """Return the type and the text of an exception, even if its ``__str__`` raises."""
     try:

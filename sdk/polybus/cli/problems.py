@@ -23,6 +23,7 @@ from ..errors import (
     Unsupported,
 )
 from ..limits import Limits
+from ..outcomes import first_of
 from ..plugins.tools import in_one_line, without_secrets
 
 T = TypeVar("T")
@@ -85,13 +86,8 @@ def unwrapped(function: Callable[[], T]) -> T:
     try:
         return function()
     except (Exception, BaseExceptionGroup) as error:  # a group can contain a SystemExit, which rich raises for a closed pipe
-        first = _first(error)
+        first = first_of(error)
     raise first  # with its cause
-
-
-def _first(error: BaseException) -> BaseException:
-    inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    return _first(inner[0]) if inner else error
 
 
 def for_shell(text: str) -> str:

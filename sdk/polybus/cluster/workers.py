@@ -19,6 +19,7 @@ from .. import Bus
 from ..errors import LocalProtocolError
 from ..integrations import parts_of
 from ..nodes import VARIABLE
+from ..outcomes import first_of
 from ..plugins.registry import metrics_maker
 from ..plugins.tools import HttpStatus, Page, ending_signals, log_fields, unlink_if_ours
 from ..retry import Backoff
@@ -240,7 +241,7 @@ class Supervisor:
                 except anyio.get_cancelled_exc_class():
                     raise
                 except BaseException as error:
-                    failure = _first(error)
+                    failure = first_of(error)
                 group.cancel_scope.cancel()
         if failure is not None:
             raise failure
@@ -428,9 +429,3 @@ class Supervisor:
 def _how(child: Child) -> str:
     status = child.status
     return f"status {status}" if status >= 0 else signal.Signals(-status).name
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -30,6 +30,7 @@ from ...errors import (
 )
 from ...headers import VIA
 from ...message import MISSING, RELAYED, Kind, Message
+from ...outcomes import first_of
 from ...plugins import Closed
 from ...subjects import matches
 from ..rpc.call import Call, ChannelCall
@@ -82,9 +83,7 @@ def translated(error: BaseException) -> RequestError:
 
 
 def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    error = first_of(errors)
     return translated(error) if isinstance(error, BusError) else error
 
 
