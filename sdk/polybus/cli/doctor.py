@@ -60,7 +60,7 @@ from .options import (
     parse_subject,
     warn_of_slips,
 )
-from .problems import NATS_CREDENTIALS, PeerError, UsageError, for_shell, say
+from .problems import NATS_CREDENTIALS, PeerError, UsageError, for_shell, say, without_wait
 from .show import Printer
 
 _MARKS = {"ok": ("✓", "green"), "doubtful": ("!", "yellow"), "failed": ("✗", "bold red"), "not reached": ("–", "dim")}
@@ -220,7 +220,7 @@ class Examination:
             if isinstance(fault, ssl.SSLError):
                 detail, remedy = client_fault(fault)
                 return for_shell(detail), for_shell(remedy)
-            text = error.reason if isinstance(error, (ConnectFailed, Disconnected)) else plain_reason(error)
+            text = without_wait(error.reason) if isinstance(error, (ConnectFailed, Disconnected)) else plain_reason(error)
             return for_shell(text) or type(error).__name__, hint_of(error, step, self._parts.scheme, self._adapter.name)
         raise error
 

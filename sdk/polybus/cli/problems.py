@@ -39,6 +39,8 @@ _TRUST = re.compile(r"tls=(?= is for nats\+| given for \S+, which is not encrypt
 """Matches the `tls` argument of a client. The option --ca is its equivalent."""
 _WORKERS = re.compile(r"(?<!\()(?<!, )workers=")
 """Matches the `workers` argument, except in the example of a call."""
+_WAITING = re.compile(r"\? (?:Cluster|connect)\(\.\.\., wait=30\) .*")
+"""Advice at the end of an error message, for commands with --wait."""
 _LOOK = "; polybus doctor URL checks every step"
 _TOKENS = ("--auth", "--bearer", "--token")
 """Options that similar programs have for tokens. In polybus, a token is a header."""
@@ -112,6 +114,11 @@ def for_shell(text: str) -> str:
         .replace("use bus.request()", "use polybus request")
         .replace("use bus.channel()", "which requires a program: bus.channel()")
     )
+
+
+def without_wait(reason: str) -> str:
+    """Remove the advice to wait for a server, which commands without --wait cannot follow."""
+    return _WAITING.sub("?", reason)
 
 
 def _of_click(error: Exception) -> str:

@@ -31,7 +31,7 @@ from .options import (
     option,
     parse_size,
 )
-from .problems import PeerError, UsageError, describe, for_shell, say, unwrapped
+from .problems import PeerError, UsageError, describe, for_shell, say, unwrapped, without_wait
 
 if TYPE_CHECKING:
     from ..cluster.durable.administration import Administration, StoreState
@@ -45,8 +45,6 @@ _LARGEST = 128 << 20
 """Maximum bytes of an answer that contains a dead letter: the server's maximum, as text."""
 _TEXT = 4096
 """Maximum characters of a body to show."""
-_WAITING = re.compile(r"\? (?:Cluster|connect)\(\.\.\., wait=30\) .*")
-"""End of an error message that is not helpful here."""
 _MOST = (1 << 63) - 1
 """Largest number that the engine supports."""
 
@@ -107,8 +105,7 @@ def _with(opened: AbstractAsyncContextManager[P], act: Callable[[P], Awaitable[T
     try:
         return unwrapped(lambda: anyio.run(run))
     except ConnectFailed as error:  # these commands have no --wait
-        reason = for_shell(_WAITING.sub("?", error.reason))
-        raise PeerError(f"cannot connect to {error.url}: {reason}") from None
+        raise PeerError(f"cannot connect to {error.url}: {for_shell(without_wait(error.reason))}") from None
 
 
 # -- polybus store -----------------------------------------------------------------------------------------------------------

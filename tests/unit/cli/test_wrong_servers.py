@@ -279,7 +279,8 @@ def test_doctor_looks_at_a_socket_file(tmp_path: Path, cli: Cli) -> None:
 
 
 def test_doctor_and_bench_over_memory_have_nobody_to_find(cli: Cli) -> None:
-    assert "is the server running" in cli.err(1, "doctor", "ubre+memory://nobody", "--timeout", "0.1")
+    text = cli.err(1, "doctor", "ubre+memory://nobody", "--timeout", "0.1")
+    assert "is the server running" in text and "--wait" not in text  # an option that doctor lacks
     cli.line(1, "bench", "ubre+memory://nobody", "--timeout", "0.1")
 
 
