@@ -1,4 +1,4 @@
-"""What commands share that run until a signal: their log, the signals, and the addresses that they print."""
+"""The log, the signals and the printed addresses of commands that run until a signal."""
 
 from __future__ import annotations
 
