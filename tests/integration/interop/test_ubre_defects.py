@@ -8,10 +8,11 @@ from typing import Any
 import anyio
 import pytest
 
-from polybus import Backoff, Bus, Code, EncodeError, Limits, NotFound, Peer, RequestError, connect
+from polybus import Backoff, Bus, Code, EncodeError, Limits, NotFound, Peer, RequestError, Unsupported, connect
 from polybus.events import LinkDown
 from tests.integration.interop.node_peer import node_client, node_server
 from tests.raw import RawPeer, raw_peer
+from tests.refusal import refused
 from tests.support import eventually, next_event
 
 URL = "ubre+tcp://127.0.0.1:0"
@@ -62,9 +63,9 @@ async def test_a_request_with_an_id_that_is_in_flight_is_refused_and_the_first_o
 
     async with met(bus, 1) as [(raw, _)]:
         await raw.send({"request": "slow", "id": "x", "body": "first"}, {"request": "slow", "id": "x", "body": "second"})
-        refused = await raw.receive()
-        assert refused["fail"] == "x"
-        assert refused["code"] == Code.ALREADY_EXISTS
+        failed = await raw.receive()
+        assert failed["fail"] == "x"
+        assert failed["code"] == Code.ALREADY_EXISTS
         gates["second"].set()
         gates["first"].set()
         assert await raw.receive() == {"success": "x", "body": "first"}
@@ -169,6 +170,7 @@ async def test_a_peer_that_a_publication_cannot_be_written_to_does_not_keep_it_f
                 assert await raw.receive() == {"publish": "news", "body": {"title": title}}
         await bus.publish("news", b"bytes")
         assert (await anext(unheard)).body == b"bytes"
+        await refused(bad.subscribe("news.*"), Unsupported, match="is not a polybus peer")
 
 
 async def test_a_hook_that_fails_for_one_peer_does_not_keep_a_publication_from_the_others() -> None:

@@ -322,7 +322,8 @@ class Negotiation(Struct, eq=False):
 
     def unsupported(self, without: str) -> Unsupported:
         """Return the error for a verb that requires a polybus peer. `without` describes what other peers can do."""
-        if self.speaks_extensions is None:
+        session = self._peer.link.session
+        if self.speaks_extensions is None and (session is None or session.capabilities.extensions):
             return Unsupported(
                 f"{self._peer!r} has not answered for {HELLO_TIMEOUT:.0f} s: it may be a bare peer, or busy; {without} until "
                 "it has said that it is a polybus peer: try again later"

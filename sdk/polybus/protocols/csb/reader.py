@@ -252,6 +252,10 @@ class CsbReader:
         fault = fault_in_subject(subject, self._limits.subject)
         if fault is not None:
             raise refuse(fault, "invalid_subject", id)
+        if not subject:  # only a request may go to the handler of ""; not cached, because this depends on the action
+            if id is None or id >> 16 in _NEVER_EMPTY:
+                raise refuse("the subject is empty", "invalid_subject", id)
+            return subject
         return remember(self._subjects, text, subject, _CACHED)
 
     def _extras(self, frame: bytes, start: int, size: int, id: int | None) -> CsbExtras:
@@ -266,6 +270,7 @@ class CsbReader:
             raise refuse(f"the extras are not a JSON object: {error}", "malformed", id) from error
 
 
+_NEVER_EMPTY: Final = (wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBLISH)
 _NOTHING: Final = CsbExtras()
 
 

@@ -73,7 +73,7 @@ class CsbWriter:
     def publish(self, message: Message, number: int = 0, *, bare: bool = False) -> bytes:
         """Write a publication, without headers if `bare` is set. Polybus peers do not answer a publication of number 0."""
         first, raw = self._body(message, _AS_REQUEST)
-        size, name = self._names[message.subject]
+        size, name = self._filled_name(message)
         if message.headers and not bare:
             more = self._headers(message.headers)
             return b"".join((_pack_more(first, 0, 0, wire.PUBLISH_MORE, size, len(more), NO_TTL), name, more, raw))
@@ -133,7 +133,7 @@ class CsbWriter:
         if kind is _PUBLISH:
             return self.publish(message, 0 if id is None else _checked_id(id) & 0xFFFF)
         if kind is Kind.SUBSCRIBE or kind is Kind.UNSUBSCRIBE:
-            size, name = self._names[message.subject]
+            size, name = self._filled_name(message)
             number = 0 if id is None else _checked_id(id) & 0xFFFF
             return _pack_named(_AS_REQUEST, 0, number, _ACTIONS[kind], size) + name
         if kind is Kind.CONTROL and message.subject == DEADLINE_WORD:
@@ -175,6 +175,12 @@ class CsbWriter:
         if not raw and have is OCTETS:
             return side | wire.BASE64, b""
         return side | NUMBERS[have], raw
+
+    def _filled_name(self, message: Message) -> tuple[int, bytes]:
+        found = self._names[message.subject]
+        if not found[0]:
+            raise LocalProtocolError("the subject is empty", protocol="csb")
+        return found
 
     def _name(self, subject: str | int) -> tuple[int, bytes]:
         """Return the length and the bytes of a subject. Numbers have a reserved length."""

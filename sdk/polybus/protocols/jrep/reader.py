@@ -143,6 +143,9 @@ class MessageReader:
             if apart is not None:
                 return [self._read_safely(element, index, self._depth - 1) for index, element in enumerate(apart)]
             refused = refuse_json(error)
+            if refused.reason != "too_deep":
+                text = frame.strip()  # a long array here has a single element, or it would have been split
+                refused.answer_id = _asker_of(text if text[:1] == b"{" else text[1:-1], self._longest)
             if isinstance(error, msgspec.ValidationError):
                 refused.reason = "not_array"
             refused.frame = frame[:200]
@@ -254,6 +257,8 @@ class MessageReader:
         except RemoteProtocolError as error:
             error.frame = raw[:200]
             error.reply_id = answered_by(raw)
+            if error.answer_id is None and error.reason != "too_deep":
+                error.answer_id = _asker_of(raw, self._longest)
             return error
 
     def _read_one(self, raw: bytes, index: int) -> Message:

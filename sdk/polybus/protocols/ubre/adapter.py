@@ -18,7 +18,7 @@ from ...plugins import FrameField, Role
 from .._shared import UrlOptions, choice, one_of
 from .binary_format import BinaryReader, BinaryWriter, dissect
 from .json_format import JsonWriter, ReadUsual, json_readers
-from .session import ShortUbreSession, UbreSession
+from .session import RawUbreSession, ShortUbreSession, UbreSession
 
 _LIMITS: Final = Limits()
 
@@ -98,7 +98,10 @@ class Ubre(UrlOptions):
     def session(self, role: Role, limits: Limits = _LIMITS, rng: random.Random | None = None) -> UbreSession:
         """Create a connection's session, which is the same in both roles. `rng` generates the random part of ids."""
         codec = _codec(self, limits)
-        kind = UbreSession if codec.ask is None else ShortUbreSession
+        if codec.formats[0] is OCTETS:
+            kind: type[UbreSession] = RawUbreSession
+        else:
+            kind = UbreSession if codec.ask is None else ShortUbreSession
         return kind(codec, limits, random.SystemRandom() if rng is None else rng)
 
 

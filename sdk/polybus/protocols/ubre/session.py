@@ -6,6 +6,8 @@ import random
 import string
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Kind, Message
@@ -85,6 +87,14 @@ class UbreSession(QuietSession):
         if len(frame) > self._max_frame:
             raise too_large(len(frame), self._max_frame)
         return key, frame
+
+
+class RawUbreSession(UbreSession):
+    """Session with ``body=raw``, whose bodies cannot carry a hello, so the bus doesn't look for polybus peers."""
+
+    __slots__ = ()
+
+    capabilities: Capabilities = msgspec.structs.replace(_CAPABILITIES, extensions=False)
 
 
 class ShortUbreSession(UbreSession):

@@ -283,6 +283,7 @@ def test_behind_a_broker_the_number_of_the_client_stands_in_front(frame: str, ki
         *((f"12 00 0005 ffff0004 {rest}", "bad_length", id_of(0xFFFF0004, 5)) for rest in ("00", "0005 61", "ffff 61")),
         *((f"12 00 0005 ffff0004 {rest}", "invalid_subject", id_of(0xFFFF0004, 5)) for rest in ("0001 ff", "0001 0a")),
         ("10 00 0005 ffff0001 0001 00", "invalid_subject", id_of(0xFFFF0001, 5)),
+        *((f"10 00 0005 ffff000{n} 0000", "invalid_subject", id_of(0xFFFF0000 + n, 5)) for n in (1, 2, 3)),
         ("10 00 0005 ffff0005 0001", "bad_length", id_of(0xFFFF0005, 5)),
         ("10 00 0005 ffff0005 0001 0005 ffffffff 61 7b", "bad_length", id_of(0xFFFF0005, 5)),
         ("10 00 0005 ffff0005 0001 0002 ffffffff 61 5b5d", "malformed", id_of(0xFFFF0005, 5)),
@@ -429,7 +430,7 @@ MORE: Strategies = {"headers": HEADERS, "ttl": TTLS}
 MESSAGES = st.one_of(
     of(Kind.REQUEST, ANY_BODY, subject=SUBJECTS, id=SHORTS),
     of(Kind.REQUEST, subject=SUBJECTS, id=ids_under(wire.REQUEST_MORE), headers=HEADERS, ttl=TTLS, body=BODIES),
-    of(Kind.PUBLISH, {"headers": HEADERS, **ANY_BODY}, subject=SUBJECTS),
+    of(Kind.PUBLISH, {"headers": HEADERS, **ANY_BODY}, subject=SUBJECTS.filter(lambda subject: subject != "")),
     of(Kind.RESPONSE, ANY_BODY, id=ANSWERED),
     of(Kind.ERROR, id=ANSWERED, code=CODES, attributes=FAILURES),
     of(Kind.OPEN, MORE, subject=SUBJECTS, id=ids_under(wire.OPEN), attributes=OPENINGS, body=BODIES),
