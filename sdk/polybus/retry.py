@@ -6,13 +6,20 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from attrs import field, frozen
-from attrs.validators import ge, instance_of, optional
+from attrs import Attribute, field, frozen
+from attrs.validators import optional
 
 from ._validation import at_least, more_than_no_time, seconds, shown, yes_or_no
 from .errors import BusError, Code, ConnectFailed, Disconnected, QueueFull, RequestError, TooLarge, as_code
 
 __all__ = ["Backoff", "Retry"]
+
+
+def _one_or_more(_: Any, attribute: Attribute[Any], value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{attribute.name}={shown(value)} must be a number, not {type(value).__name__}")
+    if not value >= 1:
+        raise ValueError(f"{attribute.name}={shown(value)} must be at least 1")
 
 
 @frozen
@@ -35,7 +42,7 @@ class Backoff:
     initial: float = field(default=0.25, validator=more_than_no_time)
     maximum: float = field(default=30.0, validator=more_than_no_time)
     attempts: int | None = field(default=None, validator=optional(at_least(0)))
-    factor: float = field(default=2.0, validator=[instance_of((int, float)), ge(1)])
+    factor: float = field(default=2.0, validator=_one_or_more)
     jitter: bool = True
 
     def delay(self, attempt: int, rng: Callable[[], float] = random.random) -> float:

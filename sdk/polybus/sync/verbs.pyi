@@ -162,13 +162,15 @@ class BlockingPeer(Twin):
                 publication. A stream stores only one publication per id.
 
         Raises:
-            EncodeError: If the body cannot be encoded.
+            EncodeError, TooLarge: If the body cannot be encoded, or the message exceeds `Limits.message`.
             QueueFull: If the outbox or the stream has no room within `timeout` seconds.
             Disconnected: If the peer has left.
-            LocalProtocolError: If you pass `id` but no stream stores the subject.
+            LocalProtocolError: As for `BlockingBus.publish`, or if you pass `id` but no stream stores the subject.
+            ReservedSubject, TypeError, ValueError: As for `BlockingBus.publish`.
             DeadlineExceeded: If you pass `id` and no stream confirms the publication in time. The publication may be stored
                 nevertheless.
-            Unsupported: If you pass `id` but the link doesn't lead to streams.
+            Unsupported: If the protocol or the peer cannot carry the message, or if you pass `id` but the link doesn't lead to
+                streams.
         """
     @overload
     def subscribe(
@@ -241,7 +243,7 @@ class BlockingPeer(Twin):
             to: Address behind this peer, if the protocol supports addresses, such as ``//phone/CD/4`` with `protocols.Up`.
 
         Raises:
-            EncodeError: If the body cannot be encoded.
+            EncodeError, TooLarge: If the body cannot be encoded, or the message exceeds `Limits.message`.
             QueueFull: If the outbox is full.
             Disconnected: If the peer has left.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `BlockingBus.notify`.
@@ -392,7 +394,7 @@ class BlockingRemotePeer(Twin):
         """Send a notification to a handler, without an answer. See `BlockingBus.notify`.
 
         Raises:
-            EncodeError: If the body cannot be encoded.
+            EncodeError, TooLarge: If the body cannot be encoded, or the message exceeds `Limits.message`.
             QueueFull: If the outbox is full.
             Disconnected: If the receiver has left or isn't connected.
             BadRequest, NoHandler: With `BlockingBus.as_`, if the handler is for streams or channels, or doesn't exist.
@@ -533,7 +535,7 @@ class BlockingUser(Twin):
         """Send a notification to a handler, without an answer. See `BlockingBus.notify`.
 
         Raises:
-            EncodeError: If the body cannot be encoded.
+            EncodeError, TooLarge: If the body cannot be encoded, or the message exceeds `Limits.message`.
             QueueFull: If the outbox is full.
             Disconnected: If the receiver has left or isn't connected.
             BadRequest, NoHandler: With `BlockingBus.as_`, if the handler is for streams or channels, or doesn't exist.
@@ -690,7 +692,7 @@ class BlockingCaller(Twin):
         """Send a notification to a handler, without an answer. See `BlockingBus.notify`.
 
         Raises:
-            EncodeError: If the body cannot be encoded.
+            EncodeError, TooLarge: If the body cannot be encoded, or the message exceeds `Limits.message`.
             QueueFull: If the outbox is full.
             Disconnected: If the receiver has left or isn't connected.
             BadRequest, NoHandler: With `BlockingBus.as_`, if the handler is for streams or channels, or doesn't exist.
@@ -869,7 +871,7 @@ class BlockingBus(Twin):
                 chosen as for a request. A bus that has not opened any links uses its only peer.
 
         Raises:
-            EncodeError: If the body cannot be encoded.
+            EncodeError, TooLarge: If the body cannot be encoded, or the message exceeds `Limits.message`.
             QueueFull: If the outbox is full.
             Disconnected: If the peer has left.
             BadRequest: If this bus answers the subject with a stream or channel.
@@ -916,6 +918,8 @@ class BlockingBus(Twin):
 
         Raises:
             EncodeError: If the body cannot be encoded.
+            TooLarge, Unsupported: If the message exceeds `Limits.message`, or if a protocol or peer cannot carry it. Other
+                receivers still get the message.
             QueueFull: If a queue, an outbox or the store stays full. Other receivers still get the message.
             DeadlineExceeded: If the NATS server does not confirm in time that it has stored the message. The message may be
                 stored nevertheless.
@@ -952,7 +956,7 @@ class BlockingBus(Twin):
             QueueFull: If a queue or outbox is full. Other receivers still get the message.
             LocalProtocolError: As for `publish`. Also if a `Store` covers the subject, because storing a message requires
                 waiting.
-            Disconnected, EncodeError, ReservedSubject, TypeError, ValueError: As for `publish`.
+            Disconnected, EncodeError, TooLarge, Unsupported, ReservedSubject, TypeError, ValueError: As for `publish`.
         """
     @overload
     def subscribe(
@@ -1063,10 +1067,13 @@ class BlockingBus(Twin):
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `request`.
-            NoHandler, AmbiguousRoute: On entry, as for `request`.
-            Unsupported: On entry, if the peer does not run polybus.
+            EncodeError, NoHandler, AmbiguousRoute: On entry, as for `request`.
+            Unsupported: On entry, if the protocol has no streams, or the peer does not run polybus.
+            TooLarge: On entry, if the message exceeds `Limits.message`.
+            TooManyRequests: On entry or while iterating, if too many streams and channels are open (`Limits.channels`).
             RequestError: While iterating, if the handler fails. `BadRequest` if it answers only requests.
-            Disconnected: While iterating, if the link is lost.
+            DeadlineExceeded: While iterating, if the timeout has passed.
+            Disconnected: On entry or while iterating, if the link is lost.
         """
     @overload
     def channel(

@@ -140,8 +140,9 @@ class Router:
 
         Raises:
             TypeError: If the signature is unsuitable, an argument has the wrong type, or this router has already been included.
-            ValueError: If an argument is invalid, requires `durable`, or cannot be combined with it.
+            ValueError: If an argument is invalid, requires `durable`, or cannot be combined with another one.
             LocalProtocolError: If the pattern is invalid, or `durable` is set although the bus is already entered.
+            ReservedSubject: If the pattern is reserved for polybus.
         """
         name = _prefixed(self._prefix, _name(pattern, "on"))
         check_pattern(name)

@@ -162,7 +162,7 @@ class BusVerbs(Router):
                 chosen as for a request. A bus that has not opened any links uses its only peer.
 
         Raises:
-            EncodeError: If the body cannot be encoded.
+            EncodeError, TooLarge: If the body cannot be encoded, or the message exceeds `Limits.message`.
             QueueFull: If the outbox is full.
             Disconnected: If the peer has left.
             BadRequest: If this bus answers the subject with a stream or channel.
@@ -238,10 +238,13 @@ class BusVerbs(Router):
 
         Raises:
             ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `request`.
-            NoHandler, AmbiguousRoute: On entry, as for `request`.
-            Unsupported: On entry, if the peer does not run polybus.
+            EncodeError, NoHandler, AmbiguousRoute: On entry, as for `request`.
+            Unsupported: On entry, if the protocol has no streams, or the peer does not run polybus.
+            TooLarge: On entry, if the message exceeds `Limits.message`.
+            TooManyRequests: On entry or while iterating, if too many streams and channels are open (`Limits.channels`).
             RequestError: While iterating, if the handler fails. `BadRequest` if it answers only requests.
-            Disconnected: While iterating, if the link is lost.
+            DeadlineExceeded: While iterating, if the timeout has passed.
+            Disconnected: On entry or while iterating, if the link is lost.
         """
         name, returns = resolve(subject, returns)
         if isinstance(subject, Subject):
@@ -339,6 +342,8 @@ class BusVerbs(Router):
 
         Raises:
             EncodeError: If the body cannot be encoded.
+            TooLarge, Unsupported: If the message exceeds `Limits.message`, or if a protocol or peer cannot carry it. Other
+                receivers still get the message.
             QueueFull: If a queue, an outbox or the store stays full. Other receivers still get the message.
             DeadlineExceeded: If the NATS server does not confirm in time that it has stored the message. The message may be
                 stored nevertheless.
@@ -419,7 +424,7 @@ class BusVerbs(Router):
             QueueFull: If a queue or outbox is full. Other receivers still get the message.
             LocalProtocolError: As for `publish`. Also if a `Store` covers the subject, because storing a message requires
                 waiting.
-            Disconnected, EncodeError, ReservedSubject, TypeError, ValueError: As for `publish`.
+            Disconnected, EncodeError, TooLarge, Unsupported, ReservedSubject, TypeError, ValueError: As for `publish`.
         """
         name: Any = subject
         if type(subject) not in _BARE:

@@ -394,7 +394,7 @@ def check_peers(peers: object, group: str | None, durable: str | None) -> None:
     check_given(peers, bool, "peers", "peers=False")
     if not peers and (group is not None or durable is not None):
         given = f"group={group!r}" if group is not None else f"durable={durable!r}"
-        raise TypeError(
+        raise ValueError(
             f"peers=False and {given}: publications that an engine stores, or shares among the members of a group, do not name "
             "their publisher; leave one of them out, and decide with Bus(authorize=...) what peers publish"
         )

@@ -164,7 +164,7 @@ class PartyVerbs:
         """Send a notification to a handler, without an answer. See `Bus.notify`.
 
         Raises:
-            EncodeError: If the body cannot be encoded.
+            EncodeError, TooLarge: If the body cannot be encoded, or the message exceeds `Limits.message`.
             QueueFull: If the outbox is full.
             Disconnected: If the receiver has left or isn't connected.
             BadRequest, NoHandler: With `Bus.as_`, if the handler is for streams or channels, or doesn't exist.

@@ -134,13 +134,15 @@ class Peer(PartyVerbs):
                 publication. A stream stores only one publication per id.
 
         Raises:
-            EncodeError: If the body cannot be encoded.
+            EncodeError, TooLarge: If the body cannot be encoded, or the message exceeds `Limits.message`.
             QueueFull: If the outbox or the stream has no room within `timeout` seconds.
             Disconnected: If the peer has left.
-            LocalProtocolError: If you pass `id` but no stream stores the subject.
+            LocalProtocolError: As for `Bus.publish`, or if you pass `id` but no stream stores the subject.
+            ReservedSubject, TypeError, ValueError: As for `Bus.publish`.
             DeadlineExceeded: If you pass `id` and no stream confirms the publication in time. The publication may be stored
                 nevertheless.
-            Unsupported: If you pass `id` but the link doesn't lead to streams.
+            Unsupported: If the protocol or the peer cannot carry the message, or if you pass `id` but the link doesn't lead to
+                streams.
         """
         await self._party.services.bus.publish(subject, body, headers=headers, to=self, timeout=timeout, id=id)
 
@@ -243,7 +245,7 @@ class Peer(PartyVerbs):
             to: Address behind this peer, if the protocol supports addresses, such as ``//phone/CD/4`` with `protocols.Up`.
 
         Raises:
-            EncodeError: If the body cannot be encoded.
+            EncodeError, TooLarge: If the body cannot be encoded, or the message exceeds `Limits.message`.
             QueueFull: If the outbox is full.
             Disconnected: If the peer has left.
             Unsupported, ReservedSubject, LocalProtocolError, TypeError, ValueError: As for `Bus.notify`.

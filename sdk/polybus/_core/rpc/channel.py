@@ -120,8 +120,9 @@ class Channel(Generic[Receives_co, Sends_contra]):
 
         Raises:
             LocalProtocolError: If `send_eof` has been called, or the handler has returned.
-            EncodeError: If the item cannot be encoded.
+            EncodeError, TooLarge: If the item cannot be encoded, or exceeds `Limits.message`.
             RequestError: If the other side ended the channel with an error.
+            DeadlineExceeded: If the channel's `timeout` has passed.
             Disconnected: If the link goes down.
         """
         if self.checked is not None:
