@@ -156,15 +156,11 @@ def draft_07(schema: Any, names: Mapping[str, str] = MappingProxyType({})) -> An
         return [draft_07(one, names) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    made: Schema = {}
-    for key, value in schema.items():
-        if key in _BY_NAME and isinstance(value, dict):
-            made[key] = {name: draft_07(one, names) for name, one in value.items()}
-        elif key not in _VALUES and isinstance(value, (dict, list)):
-            made[key] = draft_07(value, names)
-        elif _is_json(value):
-            made[key] = value
-    made.pop(_FOREIGN, None)
+    made = {
+        key: _part(key, value, names)
+        for key, value in schema.items()
+        if key != _FOREIGN and (_is_json(value) or (key not in _VALUES and isinstance(value, (dict, list))))
+    }
     if "$defs" in made:
         made["definitions"] = made.pop("$defs")
     if "prefixItems" in made:
@@ -179,6 +175,14 @@ def draft_07(schema: Any, names: Mapping[str, str] = MappingProxyType({})) -> An
     if "$ref" in made and len(made) > 1:  # draft 07 ignores siblings of a reference
         made["allOf"] = [{"$ref": made.pop("$ref")}]
     return made
+
+
+def _part(key: str, value: Any, names: Mapping[str, str]) -> Any:
+    if key in _VALUES:
+        return value
+    if key in _BY_NAME and isinstance(value, dict):
+        return {name: draft_07(one, names) for name, one in value.items()}
+    return draft_07(value, names)
 
 
 def _is_json(value: Any) -> bool:

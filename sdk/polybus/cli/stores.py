@@ -333,34 +333,36 @@ def _each(
         if numbers:
             raise UsageError("give the numbers of the letters, or --all with --durable, because each letter has one handler")
 
-    failed: Counter[int] = Counter()
-
-    async def attempt(work: Awaitable[None]) -> int:
-        try:
-            await work
-        except BusError as error:
-            text, status = describe(error)
-            say(text)
-            failed[status] += 1
-            return 0
-        return 1
-
-    async def run(place: Letters) -> int:
-        async def by_number(number: int) -> None:
-            await act(place, await place.letter(number))
-
-        if numbers:
-            return sum([await attempt(by_number(number)) for number in numbers])
-        count = 0
-        async with aclosing(place.letters(durable)) as letters:
-            async for letter in letters:
-                count += await attempt(act(place, letter))
-        if not count and not failed:
+    async def run(place: Letters) -> Counter[int]:
+        statuses = Counter[int]()
+        for number in numbers or ():
+            statuses[await _status(_at(place, number, act))] += 1
+        if not numbers:
+            async with aclosing(place.letters(durable)) as letters:
+                async for letter in letters:
+                    statuses[await _status(act(place, letter))] += 1
+        if not statuses:
             await place.check(durable)
-        return count
+        return statuses
 
-    count = _with(_letters_at(url, tls), run)
-    if count or not failed:
+    statuses = _with(_letters_at(url, tls), run)
+    count, worst = statuses[0], max(statuses, default=0)
+    if count or not worst:
         print(f"{counted(count, 'dead letter')} {done}")
-    if failed:
-        raise typer.Exit(max(failed))
+    if worst:
+        raise typer.Exit(worst)
+
+
+async def _at(place: Letters, number: int, act: Callable[[Letters, DeadLetter], Awaitable[None]]) -> None:
+    await act(place, await place.letter(number))
+
+
+async def _status(work: Awaitable[None]) -> int:
+    """Wait for work and report its failure. Returns the exit status."""
+    try:
+        await work
+    except BusError as error:
+        text, status = describe(error)
+        say(text)
+        return status
+    return 0
