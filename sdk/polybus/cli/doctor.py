@@ -123,6 +123,8 @@ def _show(steps: list[DoctorStep]) -> None:
 
 
 Outcome: TypeAlias = Literal["ok", "doubtful", "failed", "not reached"]
+Check: TypeAlias = Callable[[], Awaitable[str]]
+"""Function that takes a step. Returns what it found, or raises an error."""
 
 NOBODY = "polybus.doctor"
 """A subject without a handler. The error answer proves that requests get through."""
@@ -182,9 +184,9 @@ class Examination:
     def adapted(self, adapter: ProtocolAdapter) -> ProtocolAdapter:
         return adapter
 
-    def planned(self) -> dict[str, Callable[[AsyncExitStack], Awaitable[str]]]:
+    def planned(self) -> dict[str, Check]:
         scheme = self._parts.scheme
-        plan: dict[str, Callable[[AsyncExitStack], Awaitable[str]]] = {}
+        plan: dict[str, Check] = {}
         if self._host and scheme in ("tcp", "tls", "ws", "wss", "http", "https"):
             plan |= {"resolve": self._resolve, "connect": self._connect}
             if scheme in ("tls", "wss", "https"):
@@ -195,13 +197,13 @@ class Examination:
         return plan | {opened: self._open, "handshake": self._handshake, "peer": self._meet, "request": self._ask}
 
     async def run(self) -> None:
-        async with anyio.create_task_group() as self._group, AsyncExitStack() as stack:
-            stack.callback(self._group.cancel_scope.cancel)
+        async with anyio.create_task_group() as self._group, AsyncExitStack() as self._stack:
+            self._stack.callback(self._group.cancel_scope.cancel)
             for step, take in zip(self.steps, self._plan.values(), strict=True):
                 began = perf_counter()
                 try:
                     with anyio.fail_after(self.timeout + 1):  # longer than the inner timeouts, whose errors say more
-                        step.detail = await take(stack)
+                        step.detail = await take()
                     step.outcome = "ok"
                 except Exception as error:
                     step.outcome = "doubtful" if isinstance(error, StepDoubtful) else "failed"
@@ -226,27 +228,27 @@ class Examination:
 
     # -- steps without polybus -----------------------------------------------------------------------------------------
 
-    async def _resolve(self, stack: AsyncExitStack) -> str:
+    async def _resolve(self) -> str:
         with anyio.fail_after(self.timeout):
             found = await anyio.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         return ", ".join(dict.fromkeys(str(address[0]) for *_, address in found))
 
-    async def _connect(self, stack: AsyncExitStack) -> str:
+    async def _connect(self) -> str:
         with anyio.fail_after(self.timeout):
             self._stream: anyio.abc.SocketStream = await anyio.connect_tcp(self._host, self._port)
-        stack.push_async_callback(anyio.aclose_forcefully, self._stream)
+        self._stack.push_async_callback(anyio.aclose_forcefully, self._stream)
         try:
             address: Any = self._stream.extra(anyio.abc.SocketAttribute.remote_address)
         except (OSError, anyio.TypedAttributeLookupError):
             return "connected, but disconnected at once"
         return f"{address[0]} port {address[1]}"
 
-    async def _shake_hands(self, stack: AsyncExitStack) -> str:
+    async def _shake_hands(self) -> str:
         context = self.tls if self.tls is not None else ssl.create_default_context()
         with anyio.fail_after(self.timeout):
             await self._first_words()
             stream = await TLSStream.wrap(self._stream, hostname=self._host, ssl_context=context)
-        stack.push_async_callback(anyio.aclose_forcefully, stream)
+        self._stack.push_async_callback(anyio.aclose_forcefully, stream)
         tls = stream.extra(TLSAttribute.ssl_object)
         return f"{tls.version()}, {_certificate(tls.getpeercert() or {})}"
 
@@ -260,7 +262,7 @@ class Examination:
         except RemoteProtocolError as error:
             raise StepFailed(error.text, "correct the URL or the configuration of the server") from None
 
-    async def _find_socket(self, stack: AsyncExitStack) -> str:
+    async def _find_socket(self) -> str:
         path = anyio.Path(unquote(self._parts.path))
         mode = (await path.stat()).st_mode
         if not stat.S_ISSOCK(mode):
@@ -269,7 +271,7 @@ class Examination:
 
     # -- steps with polybus --------------------------------------------------------------------------------------------
 
-    async def _open(self, stack: AsyncExitStack) -> str:
+    async def _open(self) -> str:
         """Open the transport. The handshake on the same connection waits for `_handshake`."""
         limits = Limits(connect_timeout=self.timeout, handshake_timeout=self.timeout)
         self._bus = Bus(limits=limits)
@@ -292,7 +294,7 @@ class Examination:
         finally:
             self._known.set()
 
-    async def _handshake(self, stack: AsyncExitStack) -> str:
+    async def _handshake(self) -> str:
         self._go_on.set()
         await self._known.wait()
         if self._fault is not None:
@@ -302,7 +304,7 @@ class Examination:
         self.peer: Peer = self._bus.peers[0]
         return f"{self._adapter.name} is ready"
 
-    async def _meet(self, stack: AsyncExitStack) -> str:
+    async def _meet(self) -> str:
         if await self.peer.extended():
             if core_of(self.peer).negotiation.answers_only:
                 return "a polybus peer that only responds on this link, to requests, publications and notifications"
@@ -312,7 +314,7 @@ class Examination:
             return f"a {self._adapter.name} network, with wildcards but without streams and channels"
         return f"a {self._adapter.name} peer without polybus, or a silent peer: no streams, channels or wildcards"
 
-    async def _ask(self, stack: AsyncExitStack) -> str:
+    async def _ask(self) -> str:
         return await self.asked(self.peer, ProtocolFeatures.of(self._adapter).unhandled or NOBODY)
 
     async def asked(self, whom: Bus | Peer, nobody: str | int) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -16,7 +15,7 @@ from ..plugins.extensions import core_of
 from ..plugins.tools import counted
 from ..protocols.nats.session import NatsSession
 from ..protocols.nats.stored import api_of
-from .doctor import NOBODY, Examination, StepDoubtful, StepFailed
+from .doctor import NOBODY, Check, Examination, StepDoubtful, StepFailed
 from .options import hasty_bus
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class ClusterExamination(Examination):
         own: ProtocolAdapter = evolve(made, inbox=f"{self.name}.doctor")
         return own
 
-    def planned(self) -> dict[str, Callable[[AsyncExitStack], Awaitable[str]]]:
+    def planned(self) -> dict[str, Check]:
         plan = super().planned()
         del plan["peer"], plan["request"]
         return plan | {
@@ -69,7 +68,7 @@ class ClusterExamination(Examination):
             "request": self._ask_nodes,
         }
 
-    async def _look(self, stack: AsyncExitStack) -> str:
+    async def _look(self) -> str:
         session = core_of(self.peer).link.session
         assert isinstance(session, NatsSession)
         info = session.server
@@ -82,7 +81,7 @@ class ClusterExamination(Examination):
             raise StepDoubtful(f"{said}: polybus is tested with {oldest} and newer", _INSTALL)
         return f"{said}, messages up to {info.max_payload} bytes"
 
-    async def _look_for_jetstream(self, stack: AsyncExitStack) -> str:
+    async def _look_for_jetstream(self) -> str:
         """Check JetStream, which only `Store` and ``durable=`` require."""
         adapter: Any = core_of(self.peer).link.adapter
         api = api_of(adapter.domain)
@@ -106,11 +105,11 @@ class ClusterExamination(Examination):
         self._keeps = True
         return f"{counted(facts['streams'], 'stream')}, {counted(facts.get('consumers', 0), 'consumer')}"
 
-    async def _join(self, stack: AsyncExitStack) -> str:
+    async def _join(self) -> str:
         bus = self._node = hasty_bus(self.timeout, cluster=evolve(self.cluster, wait=0.0))
         events = bus.events()
         try:
-            await stack.enter_async_context(bus)
+            await self._stack.enter_async_context(bus)
             await _greetings(bus)
             nodes = await bus.nodes()
         except (Disconnected, Forbidden) as error:
@@ -132,7 +131,7 @@ class ClusterExamination(Examination):
             )
         return f"{len(others)}: {told}"
 
-    async def _look_at_stores(self, stack: AsyncExitStack) -> str:
+    async def _look_at_stores(self) -> str:
         """Check the durable handlers. Dead letters and a growing backlog are reported as problems."""
         if not self._keeps:
             return "none without JetStream"
@@ -166,7 +165,7 @@ class ClusterExamination(Examination):
         remedies += ["see the log of the workers for why publications are redelivered"] if again else []
         raise StepDoubtful(_listed(troubles), "; ".join(remedies))
 
-    async def _ask_nodes(self, stack: AsyncExitStack) -> str:
+    async def _ask_nodes(self) -> str:
         return await self.asked(self._node, NOBODY)
 
 
