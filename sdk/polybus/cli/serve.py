@@ -23,7 +23,7 @@ from ..cluster.worker import Inheritance
 from ..integrations import raised_by_lifespan
 from ..plugins import ProtocolFeatures
 from ..plugins.registry import resolve_url
-from ..plugins.tools import check_hosts, check_origins
+from ..plugins.tools import check_hosts, check_origins, ending_signals
 from ..running import BusProcess
 from .options import Ca, Insecure, Key, Origin, OwnCert, argument, client_tls, duration, flag, option, server_tls
 from .problems import PeerError, UsageError, say
@@ -251,7 +251,7 @@ def changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]
 
 @define
 class Reloader:
-    """Runs a command until SIGINT or SIGTERM, and restarts it after each change in a folder."""
+    """Runs a command until a signal asks this process to end, and restarts it after each change in a folder."""
 
     _command: list[str]
     _folder: Path
@@ -259,11 +259,11 @@ class Reloader:
     _signalled: threading.Event = field(factory=threading.Event)
 
     def run(self) -> int:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending_signals():
             signal.signal(number, lambda *_: self._signalled.set())
         while True:
             seen = look(self._folder)
-            # Ctrl-C reaches only this process, which forwards it once.
+            # Signals of the terminal reach only this process, which forwards them once.
             process = subprocess.Popen(self._command, start_new_session=True)
             path = self._until_change(process, seen)
             status = self._end(process)

@@ -130,10 +130,12 @@ def test_where_stdout_takes_nothing_stderr_is_told_all_and_the_command_goes_on(
         (("bridge", TCP, "csb+tcp://127.0.0.1:0", "--serve", "left", "--serve", "right", "--routes", "routes.toml"), ""),
         (("broker", "--clients", "csb+tcp://127.0.0.1:0", "--servers", "csb+tcp://127.0.0.1:0"), ""),
         (("record", "csb+tcp://127.0.0.1:9", "capture", "--listen", "csb+tcp://127.0.0.1:0"), "0 dropped"),
+        (("serve", "app:bus", TCP, "--reload"), ""),
     ],
-    ids=["bridge", "broker", "record"],
+    ids=["bridge", "broker", "record", "reload"],
 )
 def test_a_terminal_that_closes_lets_a_command_finish(command: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("from polybus import Bus\nbus = Bus()\n")
     (tmp_path / "routes.toml").write_text('[[route]]\nsource = "a"\ntarget = "b"\n')
     with started(*command, cwd=tmp_path) as process:
         assert "127.0.0.1:" in next_line(process)
