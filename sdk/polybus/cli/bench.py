@@ -20,7 +20,7 @@ from attrs import asdict, evolve, frozen
 
 from .. import Bus, NoHandler, run
 from ..demo.children import leave_with_parent
-from ..plugins import ProtocolAdapter
+from ..plugins import ProtocolAdapter, ProtocolFeatures
 from ..plugins.registry import find_protocol, join_url, resolve_url
 from ..plugins.tools import without_secrets
 from ..testing import pair
@@ -110,6 +110,8 @@ def bench(
         if subject:
             raise UsageError("--subject requires a running server: add its URL")
         adapter = find_protocol(*parse_protocol(protocol))
+        if ProtocolFeatures.of(adapter).dials:
+            raise UsageError(f"--protocol {protocol}: bench cannot start a server for it: add the URL of one that runs")
         results["memory"] = _run(loop, lambda: pair(make_bus(), protocol=adapter), load)
         with tempfile.TemporaryDirectory(prefix="polybus-") as folder, _serving(adapter, folder, loop) as urls:
             for transport, real in urls.items():

@@ -51,6 +51,7 @@ BAD_PEM = "no certificate"
         ("doctor ubre+tcp://ann:secret@127.0.0.1:9 --json", "cannot send a user or password"),
         ("bench --loop twisted", "'asyncio', 'uvloop', 'trio'"),
         ("bench --protocol ubre?format=xml", "json, binary"),
+        ("bench --protocol nats", "add the URL of one that runs"),
         ("bench --protocol ubre+ws", "unknown protocol 'ubre+ws'; use one of "),
         ("bench --subject a", "add its URL"),
         ("broker --clients csb+tcp://0.0.0.0:0 --servers csb+tcp://127.0.0.1:0", "--insecure"),
