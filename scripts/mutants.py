@@ -32,7 +32,8 @@ DATA = ROOT / ".coverage.mutants"
 WINGS = (
     "analysis asyncapi bindings bridges broker capture cli cluster contracts delivery.py demo fastapi opentelemetry "
     "prometheus protocols/csb protocols/jrep protocols/nats protocols/up protocols/uprotocol "
-    "protocols/_protobuf.py protocols/_uprotocol.py running.py spark sync testing transports/postmessage transports/zenoh"
+    "protocols/_protobuf.py protocols/_uprotocol.py running.py spark sync testing transports/asgi transports/postmessage "
+    "transports/zenoh"
 ).split()
 ALWAYS = {
     ast.Eq: "!=",

@@ -13,7 +13,7 @@ from .sources import PACKAGE, tree_of
 FOLDERS = """
 _core bindings bridges broker capture/record cluster
 protocols/csb protocols/nats protocols/ubre protocols/up protocols/uprotocol transports/_stream transports/_ws
-transports/zenoh
+transports/asgi transports/zenoh
 """.split()
 MODULES = """
 _util/broadcast _util/pattern_index _util/priority_queue prometheus protocols/_shared protocols/_uprotocol running
@@ -221,14 +221,14 @@ BOUNDS = {
     "two": "broker._broker._gates",
     "two buses": "bridges._bridge._entered",
     "two for each peer and link, and 64": "runtime.deadline_timer._due",
-    "one message of a WebSocket, or four of a body, until its client is admitted": "transports.asgi.early",
+    "one message of a WebSocket, or four of a body, until its client is admitted": "transports.asgi._endpoint.early",
     "two for each session, for the time of a handshake": "bindings.jrep_http.server._claiming",
     "33 questions to `authorize` at a time, and one for each time that a handler is told": "peer.peer_core._scopes",
     "Up(per_authority=) of each authority, and within Limits.waiting and running": """
         protocols.up.session._counts protocols.up.session._under_way
     """,
     "what a handler sets; Limits.headers when it is sent": "runtime.context.answer_headers",
-    "what is not read makes the link pause: HIGH_WATER, then the outbox": "transports._ws.asgi._pending",
+    "what is not read makes the link pause: HIGH_WATER, then the outbox": "transports.asgi._transport._pending",
     "what its owner lets in: Limits.outbox and outbox_bytes, or Limits.waiting and waiting_bytes; charged": """
         _util.priority_queue._levels
     """,

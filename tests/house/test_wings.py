@@ -11,16 +11,17 @@ from .sources import PACKAGE, SOURCES, tree_of
 WINGS = """
 analysis asyncapi bindings bridges broker capture cli cluster delivery demo fastapi opentelemetry prometheus running
 spark sync testing
-protocols.csb protocols.jrep protocols.nats protocols.up protocols.uprotocol transports.postmessage transports.zenoh
+protocols.csb protocols.jrep protocols.nats protocols.up protocols.uprotocol
+transports.asgi transports.postmessage transports.zenoh
 """.split()
 ALLOWED = {
     "analysis": "capture protocols.up protocols.uprotocol",
     "asyncapi": "protocols.uprotocol",
-    "bindings": "protocols.jrep protocols.uprotocol",
+    "bindings": "protocols.jrep protocols.uprotocol transports.asgi",
     "broker": "protocols.csb",
     "capture": "protocols.csb protocols.nats protocols.up",
     "cluster": "protocols.nats",
-    "fastapi": "asyncapi bindings cluster sync transports.postmessage",
+    "fastapi": "asyncapi bindings cluster sync transports.asgi transports.postmessage",
     "prometheus": "broker",
     "spark": "analysis capture sync",
     "testing": "cluster protocols.nats transports.postmessage",

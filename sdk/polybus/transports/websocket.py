@@ -18,8 +18,11 @@ from .sockets import bind_tcp, load_names, net_address
 from .tls import check_server_tls
 
 if TYPE_CHECKING:
+    import asyncio
     import socket
     import ssl
+    from collections.abc import Callable
+    from contextvars import Context
 
 MAX_FRAGMENTS: Final = 4096
 """Maximum number of fragments in a message, since even an empty fragment costs an object."""
@@ -62,8 +65,8 @@ class WebSocket:
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         from ._stream.listen import StreamListener
-        from ._ws.policy import OriginPolicy
         from ._ws.server import PendingWebSocket
+        from .upgrades import OriginPolicy
 
         address = net_address(url)
         check_server_tls(self.name, options.tls)
@@ -72,6 +75,35 @@ class WebSocket:
         policy = OriginPolicy(options=options, path=address.path, tls=options.tls is not None, loopback=loopback)
         real = address.with_port(sockets[0].getsockname()[1])
         return StreamListener(real, options, sockets, options.tls, functools.partial(PendingWebSocket, policy=policy))
+
+
+def upgraded(
+    name: str, address: str, options: ListenOptions, limit: int
+) -> tuple[asyncio.BufferedProtocol, Callable[[Context], Transport]]:
+    """Run a WebSocket on asyncio that another server has accepted, without extensions.
+
+    Args:
+        name: ``ws`` or ``wss``.
+        address: Address of the client.
+        options: Options of the listener.
+        limit: Maximum size of a message in bytes.
+
+    Returns:
+        A protocol for the connection's asyncio transport, which must not be reading, and a function that creates the bus's
+        transport. The protocol keeps its input until then. Pass the function the context in which you call the protocol.
+    """
+    from ._stream.asyncio_wire import AsyncioWire
+    from ._ws.transport import make_transport
+
+    wire = AsyncioWire(address)
+
+    def begin(context: Context) -> Transport:
+        wire.context = context
+        transport = make_transport(name, wire, options, server=True, limit=limit)
+        wire.attach(transport)
+        return transport
+
+    return wire, begin
 
 
 class SecureWebSocket(WebSocket):

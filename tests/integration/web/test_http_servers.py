@@ -22,8 +22,8 @@ from polybus.bindings.http.hypercorn import HypercornServer
 from polybus.bindings.http.server import Application, turn_away
 from polybus.plugins import WebRoute
 from polybus.transports import sockets
-from polybus.transports._ws.asgi import Receive, Scope, Send
-from polybus.transports._ws.policy import HandshakeRejected
+from polybus.transports.asgi._transport import Receive, Scope, Send
+from polybus.transports.upgrades import HandshakeRejected
 from tests.loops import ASYNCIO, PARAMS, TRIO
 from tests.refusal import refused
 from tests.support import free_port, port_of

@@ -18,7 +18,7 @@ from polybus.events import LinkRetrying, LinkUp
 from polybus.plugins.extensions import core_of
 from polybus.plugins.hello import backoff_told
 from polybus.testing import pair
-from polybus.transports._ws.policy import CLOSES, HandshakeRejected
+from polybus.transports.upgrades import CLOSES, HandshakeRejected
 from tests.raw import RawPeer
 from tests.support import free_port, next_event
 from tests.unit.answering import answering

@@ -1,6 +1,7 @@
 """Connections of uvicorn that are taken over after their upgrade: when, what is left of uvicorn, and what is not."""
 
 import asyncio
+import contextvars
 import gc
 from collections.abc import Callable, Generator, MutableMapping
 from pathlib import Path
@@ -25,8 +26,9 @@ from polybus.bindings.http.uvicorn import PatientWebSockets
 from polybus.events import LinkDown
 from polybus.fastapi import attach
 from polybus.plugins import Handshake
-from polybus.transports._ws import adoption
-from polybus.transports._ws.adoption import AdoptedWire
+from polybus.transports._ws.transport import WebSocketTransport
+from polybus.transports.asgi import _adoption
+from polybus.transports.asgi._adoption import AdoptedConnection
 from tests.integration.web.support import OverAsgi, both_loops, both_ways, echoing, running, served  # noqa: F401  # pytest finds the fixtures by their names here
 from tests.support import eventually, next_event
 from tests.unit.transports.support import UPGRADE, Raw
@@ -73,7 +75,7 @@ async def test_a_connection_of_this_uvicorn_is_adopted_and_nothing_of_uvicorn_is
     app, bus = served()
     async with running(app, ws=implementation, http=parser) as server, connect(at(server)) as client:
         assert await client.request("echo", {"a": 1}) == {"a": 1}
-        assert kinds(server) == {AdoptedWire}
+        assert kinds(server) == {AdoptedConnection}
         await eventually(lambda: not server.server_state.tasks)
 
         def nothing_of_uvicorn_is_left() -> bool:
@@ -128,7 +130,7 @@ async def test_at_a_unix_socket_it_is_adopted_too(tmp_path: Path) -> None:
         )
         async with websockets.unix_connect(str(tmp_path / "here"), "ws://localhost/bus") as socket:
             assert await is_answered(socket)
-            assert kinds(server) == {AdoptedWire}
+            assert kinds(server) == {AdoptedConnection}
         listening.close()
 
 
@@ -223,12 +225,37 @@ async def test_the_call_returns_where_only_known_things_are_around_it(make: Call
     async with running(make()) as server:
         async with connect(at(server)) as client:
             assert await client.request("echo", 1) == 1
-            assert kinds(server) == {AdoptedWire}
+            assert kinds(server) == {AdoptedConnection}
             # Its first answer is sent from the turn after the one in which the call would have returned.
             assert await client.request("echo", 2) == 2
             assert returns is (not server.server_state.tasks)
         await eventually(lambda: not server.server_state.tasks)
         await eventually(lambda: not server.server_state.connections)
+
+
+async def test_what_arrived_while_reading_was_paused_is_handled_in_the_context_of_the_bus_whoever_resumes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app, _ = served()
+    visitor, heard = contextvars.ContextVar("visitor", default="nobody"), list[str]()
+    usual = WebSocketTransport.data_received
+
+    def data_received(self: WebSocketTransport, data: bytes) -> None:
+        heard.append(visitor.get())
+        usual(self, data)
+
+    async with running(app) as server, client(server) as socket:
+        assert await is_answered(socket)
+        connections: set[Any] = server.server_state.connections
+        [connection] = connections
+        monkeypatch.setattr(WebSocketTransport, "data_received", data_received)
+        connection._wire.pause_reading()
+        connection.get_buffer(-1)[: len(FRAME)] = FRAME
+        connection.buffer_updated(len(FRAME))
+        visitor.set("somebody")
+        connection._wire.resume_reading()
+        assert (await socket.recv()).encode() == ANSWER[2:]
+    assert heard[0] == "nobody"
 
 
 async def test_a_call_that_the_server_cancels_cuts_the_connection() -> None:
@@ -256,7 +283,7 @@ async def test_with_another_implementation_of_uvicorn_the_connection_stays_with_
     app, _ = served()
     async with running(app, ws=implementation) as server, connect(at(server)) as client:
         assert await client.request("echo", 1) == 1
-        assert AdoptedWire not in kinds(server)
+        assert AdoptedConnection not in kinds(server)
         assert server.server_state.tasks
 
 
@@ -270,8 +297,8 @@ _USUAL = StreamReader.at_eof
 @pytest.mark.parametrize(
     ("where", "name", "value"),
     [
-        (adoption, "_USED", ("of_another_version",)),
-        (adoption, "_STREAM", ("of_another_version",)),
+        (_adoption, "_USED", ("of_another_version",)),
+        (_adoption, "_STREAM", ("of_another_version",)),
         (StreamReader, "at_eof", _at_eof),
     ],
     ids=["uvicorn", "the loop", "the parser of websockets"],

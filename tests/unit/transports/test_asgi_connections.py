@@ -20,8 +20,8 @@ from starlette.testclient import TestClient
 from polybus import Bus, Limits, connect
 from polybus.events import LinkDown
 from polybus.plugins import Handshake
-from polybus.transports._ws.adoption import AdoptedWire
-from polybus.transports._ws.asgi import AsgiTransport
+from polybus.transports.asgi._adoption import AdoptedConnection
+from polybus.transports.asgi._transport import AsgiTransport
 from tests.integration.web.support import both_loops, both_ways, running, served  # noqa: F401  # pytest finds the fixtures by their names here
 from tests.support import eventually, next_event
 from tests.unit.transports.support import UPGRADE, Receiver
@@ -201,7 +201,7 @@ async def test_with_a_certificate_of_the_server_it_is_wss(way: Any, tmp_path: Pa
             assert await client.request("echo", "x" * 100_000) == "x" * 100_000
             assert bus.peers[0].transport == "wss"
             kinds: set[type] = {type(connection) for connection in server.server_state.connections}
-            assert (AdoptedWire in kinds) is (way == "auto")
+            assert (AdoptedConnection in kinds) is (way == "auto")
     assert (seen[0].transport, seen[0].url) == ("wss", f"wss://127.0.0.1:{server.port}/bus")
 
 

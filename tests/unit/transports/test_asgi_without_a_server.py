@@ -10,8 +10,8 @@ import pytest
 
 from polybus.errors import Unauthorized
 from polybus.plugins import Admission, Closed, Handshake, Identity, ListenOptions
-from polybus.transports._ws.asgi import AsgiTransport
 from polybus.transports.asgi import AsgiWebSocket
+from polybus.transports.asgi._transport import AsgiTransport
 from tests.loops import virtual_time  # noqa: F401  # the fixture `anyio_backend`
 from tests.unit.transports.support import Gate, Receiver, running
 
@@ -110,9 +110,7 @@ async def test_a_rejected_client_whose_server_reports_no_end_is_waited_for_no_lo
 @pytest.mark.parametrize("why", ["the bus has ended", "the link could not be made"])
 async def test_a_connection_that_is_taken_over_for_nobody_is_cut(anyio_backend: Any, why: str) -> None:
     done: list[str] = []
-    wire: Any = SimpleNamespace(
-        address="127.0.0.1:5", abort=lambda: done.append("cut"), serve=lambda *to: done.append("served")
-    )
+    connection: Any = SimpleNamespace(abort=lambda: done.append("cut"), serve=lambda: done.append("served"))
 
     def fail(*of: Any) -> None:
         raise LookupError(why)
@@ -122,13 +120,13 @@ async def test_a_connection_that_is_taken_over_for_nobody_is_cut(anyio_backend: 
         endpoint = AsgiWebSocket("/bus")
         admission = Admission(Identity("ann"), Handshake(protocol="ubre", transport="ws"))
         if why == "the bus has ended":
-            await endpoint._open(options, wire, "ws", 1000, admission)
+            await endpoint._open(options, connection, "127.0.0.1:5", admission)
             assert (done, options.gate.gone) == (["cut"], 1)
         else:
             await endpoint.listen(options)
             options.gate.opened = fail
             with pytest.raises(LookupError):
-                await endpoint._open(options, wire, "ws", 1000, admission)
+                await endpoint._open(options, connection, "127.0.0.1:5", admission)
             assert (done, options.gate.gone) == (["served", "cut"], 0)
 
 

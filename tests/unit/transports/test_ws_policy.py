@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from polybus.plugins.tools import cookies_of
-from polybus.transports._ws.policy import HandshakeRejected, OriginPolicy, UpgradeRequest
+from polybus.transports.upgrades import HandshakeRejected, OriginPolicy, UpgradeRequest
 
 
 def door(**changes: Any) -> OriginPolicy:

@@ -6,7 +6,7 @@ import logging
 import math
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import anyio
@@ -21,6 +21,7 @@ from ...plugins.tools import log_fields
 from ...transports.asgi import AsgiRequest, AsgiWebSocket, HandshakeRejected, Receive, Scope, Send, answered
 from ...transports.sockets import NetAddress
 
+T = TypeVar("T")
 A = TypeVar("A", bound=Transport)
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
@@ -156,6 +157,19 @@ class HttpRequest(AsgiRequest):
         with anyio.move_on_after(self.options.host.limits.frame_timeout):
             while (message := await self.receive())["type"] == "http.request" and message.get("more_body"):
                 pass
+
+    async def while_there(self, work: Awaitable[T]) -> T | None:
+        done: T | None = None
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                await self.leaves()
+                group.cancel_scope.cancel()
+
+            group.start_soon(watch)
+            done = await work
+            group.cancel_scope.cancel()
+        return done
 
     async def leaves(self) -> bool:
         """Wait until the client has left, which means that it has given up its request, even a complete one.

@@ -11,6 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Mapping
+from contextvars import Context
 from typing import Any, Final, cast
 
 from anyio.lowlevel import RunVar
@@ -63,6 +64,8 @@ class AsyncioWire(asyncio.BufferedProtocol):
     _filled: bool = field(default=False, init=False)
     _held_back: bool = field(default=False, init=False)
     _lost: tuple[Exception | None] | None = field(default=None, init=False)
+    # Context in which the user gets what was stashed, or None for the one of the code that resumes reading.
+    context: Context | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._rations = rations_here(self._loop.call_soon)
@@ -223,7 +226,7 @@ class AsyncioWire(asyncio.BufferedProtocol):
         self._paused = False
         if self._stash:
             # Stashed data comes first, in its own turn: uvloop may read before it runs scheduled calls.
-            self._loop.call_soon(self._unstash)
+            self._loop.call_soon(self._unstash, context=self.context)
         else:
             self._transport.resume_reading()
 

@@ -1,1 +1,1 @@
-"""WebSockets: handshakes, framing and transport, over polybus's own sockets or in an ASGI server."""
+"""WebSockets: handshakes, framing and transport."""

@@ -15,8 +15,8 @@ from websockets.server import ServerProtocol
 from ...errors import BusError
 from ...plugins import Admission, Handshake
 from .._stream.listen import PendingConnection
+from ..upgrades import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest
 from ..websocket import core_logger
-from .policy import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest
 from .transport import WebSocketTransport, make_transport
 
 _LINE = 8192

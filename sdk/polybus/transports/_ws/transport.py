@@ -135,9 +135,12 @@ class FramedWebSocketTransport(WebSocketTransport):
             self._fail(broken.code, broken.reason)
 
 
-def make_transport(name: str, wire: Wire, options: DialOptions | ListenOptions, *, server: bool) -> WebSocketTransport:
+def make_transport(
+    name: str, wire: Wire, options: DialOptions | ListenOptions, *, server: bool, limit: int | None = None
+) -> WebSocketTransport:
     host, framing = options.host, options.framing
-    limit = host.limits.message if framing is None else host.limits.payload
+    if limit is None:
+        limit = host.limits.message if framing is None else host.limits.payload
     framer = WebSocketFramer(server=server, limit=limit, reads=options.reads, writes=options.writes)
     if framing is None:
         return WebSocketTransport(name, wire, host, framer)

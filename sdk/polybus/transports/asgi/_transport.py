@@ -16,12 +16,11 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import anyio
 from attrs import define, field
 
-from ..._util.event_loop import Loop, running_loop
-from ..._util.logs import log_fields
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver, ReceiverFeatures
 from ...plugins.close_codes import closed_by_peer, cut_reason, sayable
 from ...plugins.connections import HIGH_WATER, LOW_WATER, TransportState, call_later, write_stalled
+from ...plugins.tools import Loop, log_fields, running_loop
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -17,9 +17,9 @@ from typing import Any, Final
 from attrs import define, field
 from websockets.protocol import OPEN
 
-from .._stream.asyncio_wire import AsyncioWire
-from .._stream.wire import WireUser
-from .asgi import Receive
+from ...plugins import ListenOptions, Transport
+from ..websocket import upgraded
+from ._transport import Receive
 
 _MODULE: Final = "uvicorn.protocols.websockets.websockets_sansio_impl"
 _USED: Final = (
@@ -44,58 +44,70 @@ _RESTARTS: Final = 1012
 
 
 @define(eq=False, repr=False, weakref_slot=False)
-class AdoptedWire(AsyncioWire):
+class AdoptedConnection(asyncio.BufferedProtocol):
     """A connection taken over from uvicorn. It stays in the server's set of connections until it is closed.
 
-    The event loop calls it in the context of uvicorn's connection, or of the code that resumed reading. Input is handled in the
-    bus's context, because anyio looks up its event loop there.
+    The event loop calls it in the context of uvicorn's connection. `wire` is called in the bus's context, because anyio looks
+    up its event loop there.
     """
 
-    _connections: set[Any] = field(kw_only=True, alias="connections")
+    transport: asyncio.Transport
+    _wire: asyncio.BufferedProtocol
+    _begin: Callable[[contextvars.Context], Transport] | None
+    _connections: set[Any]
+    get_buffer: Any = field(init=False)
     _context: contextvars.Context = field(factory=contextvars.Context, init=False)
-    _goodbye: Callable[[int], None] | None = field(default=None, init=False)
+    _served: Transport | None = field(default=None, init=False)
     _waiter: asyncio.Future[None] | None = field(default=None, init=False)
 
-    def serve(self, user: WireUser, goodbye: Callable[[int], None]) -> None:
-        """Attach the permanent user, in the context of this call."""
-        self._context = contextvars.copy_context()
-        self._goodbye = goodbye
-        self.attach(user)
-
-    @property
-    def transport(self) -> asyncio.Transport | None:
-        return self._transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
+    def __attrs_post_init__(self) -> None:
+        self.get_buffer = self._wire.get_buffer
+        self._wire.connection_made(self.transport)
         self._connections.add(self)
 
+    def serve(self) -> Transport:
+        """Create the bus's transport. Input is handled in the context of this call from then on."""
+        assert self._begin is not None
+        self._context = contextvars.copy_context()
+        self._served, self._begin = self._begin(self._context), None
+        return self._served
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    # -- what the event loop calls
+
     def buffer_updated(self, nbytes: int) -> None:
-        self._context.run(AsyncioWire.buffer_updated, self, nbytes)
+        self._context.run(self._wire.buffer_updated, nbytes)
 
-    def _unstash(self) -> None:
-        self._context.run(AsyncioWire._unstash, self)
-
-    def eof_received(self) -> bool:
-        return self._context.run(AsyncioWire.eof_received, self)
+    def eof_received(self) -> bool | None:
+        return self._context.run(self._wire.eof_received)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
-        self._context.run(AsyncioWire.connection_lost, self, exc)
+        self._context.run(self._wire.connection_lost, exc)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def pause_writing(self) -> None:
+        self._wire.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._context.run(self._wire.resume_writing)
+
+    # -- what uvicorn calls
+
     def shutdown(self) -> None:
         """Close the connection on shutdown. uvicorn calls this method, then waits until the connection has left its set."""
-        if self._goodbye is not None:
-            self._goodbye(_RESTARTS)
+        if self._served is not None:
+            self._served.close(_RESTARTS)
         else:  # taken over in this turn
             self.abort()
 
     async def lost(self) -> None:
-        if self._lost is not None:
+        if self not in self._connections:
             return
-        self._waiter = self._loop.create_future()
+        self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
         except asyncio.CancelledError:
@@ -156,22 +168,21 @@ class UvicornWebSocket:
         size: int | None = self._protocol.config.ws_max_size
         return size
 
-    def hand_over(self, address: str) -> AdoptedWire:
+    def hand_over(self, name: str, address: str, options: ListenOptions, limit: int) -> AdoptedConnection:
         """Return the connection with reading paused. uvicorn and its users see it as closed."""
         protocol = self._protocol
         transport: asyncio.Transport = protocol.transport
         protocol.stop_keepalive()
         transport.pause_reading()  # uvloop reads into the buffers of the protocol at the start of reading
-        wire = AdoptedWire(address, connections=protocol.connections)
+        connection = AdoptedConnection(transport, *upgraded(name, address, options, limit), protocol.connections)
         transport.set_protocol(asyncio.Protocol())  # uvloop keeps a method of the last one that isn't a `BufferedProtocol`
-        transport.set_protocol(wire)
-        wire.connection_made(transport)
+        transport.set_protocol(connection)
         protocol.connections.discard(protocol)
         protocol.transport = _NoTransport()
         protocol.conn = protocol.request = protocol.response = None  # frees most of its memory if the call goes on
         protocol.disconnected = True
         protocol.queue.put_nowait({"type": "websocket.disconnect", "code": 1006})
-        return wire
+        return connection
 
 
 def _awaits_a_frame(conn: Any) -> bool:

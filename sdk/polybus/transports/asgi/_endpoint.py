@@ -1,4 +1,4 @@
-"""WebSockets accepted by an ASGI server, for a bus behind another web server."""
+"""The endpoint for WebSockets in an ASGI application, and requests that an ASGI server has received."""
 
 from __future__ import annotations
 
@@ -6,37 +6,21 @@ import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import anyio
 from attrs import evolve
 from msgspec.structs import replace
 
-from .._util.listening import is_loopback
-from ..errors import BusError, LocalProtocolError
-from ..plugins import Admission, Handshake, ListenOptions, WebRoute
-from ._ws.adoption import AdoptedWire, UvicornWebSocket
-from ._ws.asgi import AsgiTransport, Receive, Scope, Send, Socket, socket_of
-from ._ws.framing import WebSocketFramer
-from ._ws.policy import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest
-from ._ws.transport import WebSocketTransport
-from .sockets import host_port, tune
-
-__all__ = [
-    "AsgiRequest",
-    "AsgiTransport",
-    "AsgiWebSocket",
-    "HandshakeRejected",
-    "Receive",
-    "Scope",
-    "Send",
-    "accept",
-    "answered",
-]
+from ...errors import BusError, LocalProtocolError
+from ...plugins import Admission, Handshake, ListenOptions, WebRoute
+from ...plugins.tools import is_loopback
+from ..sockets import host_port, tune
+from ..upgrades import CLOSES, HandshakeRejected, OriginPolicy, UpgradeRequest
+from ._adoption import AdoptedConnection, UvicornWebSocket
+from ._transport import AsgiTransport, Receive, Scope, Send, Socket, socket_of
 
 logger: logging.Logger = logging.getLogger("polybus.security")
-
-T = TypeVar("T")
 
 _PARTING: Final = 1.0
 _ENDS: Final = ("http.disconnect", "websocket.disconnect")
@@ -118,12 +102,12 @@ class AsgiWebSocket:
                 return None
             inside = True
             if theirs is not None and theirs.untouched:
-                largest = min(options.host.limits.message, theirs.largest or options.host.limits.message)
-                wire = theirs.hand_over(address)
+                limit = min(options.host.limits.message, theirs.largest or options.host.limits.message)
+                connection = theirs.hand_over(name, address, options, limit)
                 # Only `authenticate` needs the scope, which makes up most of an idle connection's memory.
                 freed = replace(admission, handshake=evolve(admission.handshake, scope=None))
-                options.host.spawn(self._open, options, wire, name, largest, freed)
-                return wire.lost if self._watched is None or self._watched(scope, receive) else None
+                options.host.spawn(self._open, options, connection, address, freed)
+                return connection.lost if self._watched is None or self._watched(scope, receive) else None
             transport = AsgiTransport(
                 name, address, options.host, send, request.socket, reads=options.reads, writes=options.writes
             )
@@ -133,18 +117,15 @@ class AsgiWebSocket:
             if not inside:
                 options.gate.left(address)
 
-    async def _open(self, options: ListenOptions, wire: AdoptedWire, name: str, largest: int, admission: Admission) -> None:
+    async def _open(self, options: ListenOptions, connection: AdoptedConnection, address: str, admission: Admission) -> None:
         if self._options is not options:  # the bus is shutting down
-            options.gate.left(wire.address)
-            wire.abort()
+            options.gate.left(address)
+            connection.abort()
             return
-        framer = WebSocketFramer(server=True, limit=largest, reads=options.reads, writes=options.writes)
-        transport = WebSocketTransport(name, wire, options.host, framer)
-        wire.serve(transport, transport.close)
         try:
-            options.gate.opened(transport, admission)
+            options.gate.opened(connection.serve(), admission)
         except BaseException:
-            wire.abort()
+            connection.abort()
             raise
 
     def check_private(self, request: AsgiRequest) -> None:
@@ -212,18 +193,19 @@ class AsgiRequest:
         return chosen, await self._decided(handshake)
 
     async def _decided(self, handshake: Handshake) -> Admission:
-        limits, outcome, decided = self.options.host.limits, list[Admission | BusError](), anyio.Event()
+        limits, outcome = self.options.host.limits, list[Admission | BusError]()
+        # `authenticate` has its own timeout, and a bus that is shutting down answers at once. A bus that fails never does.
+        waiting = anyio.move_on_after(limits.handshake_timeout + limits.close_timeout)
 
         def decide(result: Admission | BusError) -> None:
             outcome.append(result)
-            decided.set()
+            waiting.cancel()
 
         withdraw = self.options.gate.admit(handshake, decide)
         try:
-            # `authenticate` has its own timeout, and a bus that is shutting down answers at once. A bus that fails never does.
-            with anyio.move_on_after(limits.handshake_timeout + limits.close_timeout):
-                if not outcome:
-                    await self.while_there(decided.wait())
+            with waiting:
+                if not outcome and not await self.leaves():
+                    await anyio.sleep_forever()
         finally:
             if withdraw is not None:
                 withdraw()
@@ -238,20 +220,6 @@ class AsgiRequest:
 
     async def receive(self) -> MutableMapping[str, Any]:
         return self.early.pop(0) if self.early else await self._receive()
-
-    async def while_there(self, work: Awaitable[T]) -> T | None:
-        """Return the result of `work`, or `None` if it was cancelled because the client has left."""
-        done: T | None = None
-        async with anyio.create_task_group() as group:
-
-            async def watch() -> None:
-                if await self.leaves():
-                    group.cancel_scope.cancel()
-
-            group.start_soon(watch)
-            done = await work
-            group.cancel_scope.cancel()
-        return done
 
     async def leaves(self) -> bool:
         """Wait until the client has left. Returns `False` if it has sent something, so that the bus still decides about it."""

@@ -18,11 +18,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from attrs import evolve, field, frozen
 
-from ..._util.listening import is_loopback
-from ...errors import BusError, Forbidden, Unauthorized
-from ...plugins import Handshake, ListenOptions
-from ...plugins.close_codes import cut_reason, text_of
-from ...plugins.connections import cookies_of
+from .._util.listening import is_loopback
+from ..errors import BusError, Forbidden, Unauthorized
+from ..plugins import Handshake, ListenOptions
+from ..plugins.close_codes import cut_reason, text_of
+from ..plugins.connections import cookies_of
 
 _names_a_client: Final = re.compile(
     r"(?:^|-)forwarded(?:-for)?$|user-ip$|"
