@@ -4,8 +4,8 @@ Browsers let any page open a WebSocket to any server with the user's cookies, so
 page's host name may also resolve to 127.0.0.1 (DNS rebinding). Origin and Host then agree, and only Host shows that the page
 doesn't belong to a server on the loopback address.
 
-The built-in server and the ASGI endpoint share these rules. They also decide from the client's socket and proxy headers whether
-a client is local.
+The built-in server and the ASGI endpoint share these rules, and so may other servers. They also decide from the client's
+socket and proxy headers whether a client is local.
 """
 
 from __future__ import annotations
@@ -115,14 +115,19 @@ class HandshakeRejected(Exception):
 
 @frozen(kw_only=True)
 class UpgradeRequest:
+    """The head of a request for a WebSocket, or of another HTTP request."""
+
     path: str
     query: str
     headers: Mapping[str, Sequence[str]]
+    """All values by lower-case name."""
     offers: Sequence[str] = field(default=())
+    """Subprotocols."""
     client: str = ""
+    """Host of the client, or an empty string if it has no address."""
 
     def only(self, name: str) -> str | None:
-        """Return the value of a header that must not occur more than once."""
+        """Return the value of a header. Raises `HandshakeRejected` (400) if it occurs more than once."""
         values = self.headers.get(name, ())
         if len(values) > 1:
             raise HandshakeRejected(400, f"more than one {name.capitalize()} header")
@@ -130,7 +135,7 @@ class UpgradeRequest:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The query parameters. If a name is repeated, the last value counts."""
+        """The query parameters. If a name is repeated, the last value counts. Raises `HandshakeRejected` (400) for too many."""
         try:
             return dict(parse_qsl(self.query, keep_blank_values=True, max_num_fields=200))
         except ValueError:
@@ -139,12 +144,15 @@ class UpgradeRequest:
 
 @frozen(kw_only=True)
 class OriginPolicy:
+    """The rules of a listener. `loopback` means that it listens on loopback addresses only."""
+
     options: ListenOptions
     path: str
     tls: bool
     loopback: bool
 
     def check(self, upgrade: UpgradeRequest) -> None:
+        """Raise `HandshakeRejected` if a request breaks a rule."""
         if self.options.private:  # the bus admits every client, so that only local ones are allowed
             self.check_client(upgrade)
         host = upgrade.only("host")
@@ -153,7 +161,11 @@ class OriginPolicy:
         self.check_path(upgrade.path)
 
     def handshake(self, upgrade: UpgradeRequest, known: Handshake) -> tuple[str | None, Handshake]:
-        """Return the subprotocol for the response, and `known` completed from the request."""
+        """Return the subprotocol for the response, and `known` completed from the request.
+
+        Raises:
+            HandshakeRejected: With status 400 if there is no common subprotocol.
+        """
         chosen, token = self.choose(upgrade.offers)
         shown = {name: ", ".join(values) for name, values in upgrade.headers.items()}
         if token is not None:
@@ -237,6 +249,7 @@ class OriginPolicy:
         raise HandshakeRejected(400, f"no common sub-protocol: the client offers {others}, the server accepts {spoken}")
 
     def tell(self, turned: HandshakeRejected, address: str) -> None:
+        """Log a rejection, unless no rule was broken."""
         if turned.about:
             why = f"{turned.text}; {turned.advice}" if turned.advice else turned.text
             self.options.turned_away(address, why, turned.about)
