@@ -206,22 +206,13 @@ _ASKED: Final = f"select {_LISTED}, 'asked' as why from {{exchanges}} where view
 
 _OTHER: Final = ", ".join(f"other.{name}" for name in (*_COLUMNS, *_MARKS))
 _NEARBY: Final = f"""
-    select story, {_LISTED} from (
-        select *, row_number() over (partition by story order by alike, abs(at_ns - root_ns), {TIES}) as nth
-        from (
-            select chosen.story, chosen.at_ns as root_ns, {_OTHER}, case when other.correlation_id = chosen.correlation_id
-                and other.protocol = chosen.protocol then 0 else 1 end as alike
-            from {{exchanges}} as other join {{chosen}} as chosen
-            on other.at_ns between chosen.near_from_ns and chosen.near_to_ns
-            union all
-            select chosen.story, chosen.at_ns, {_OTHER}, 0
-            from {{exchanges}} as other join {{chosen}} as chosen
-            on other.correlation_id = chosen.correlation_id and other.protocol = chosen.protocol
-                and other.at_ns between chosen.from_ns and chosen.to_ns
-                and other.at_ns not between chosen.near_from_ns and chosen.near_to_ns
-        ) as found
-    ) as numbered
-    where nth <= {_NEAR + 1} order by story, nth
+    select *, row_number() over (partition by story order by same desc, abs(at_ns - root_ns), {TIES}) as nth from (
+        select chosen.story, chosen.at_ns as root_ns, {_OTHER},
+            coalesce(other.correlation_id = chosen.correlation_id and other.protocol = chosen.protocol, false) as same,
+            other.at_ns between chosen.near_from_ns and chosen.near_to_ns as near
+        from {{exchanges}} as other join {{chosen}} as chosen on other.at_ns between chosen.from_ns and chosen.to_ns
+    ) as found
+    where same or near qualify nth <= {_NEAR + 1} order by story, nth
 """
 
 _MESSAGES: Final = f"""
@@ -232,17 +223,14 @@ _MESSAGES: Final = f"""
 """
 
 _CARRYING: Final = f"""
-    select place, {", ".join(_FRAME)} from (
-        select wanted.place, {_FRAMES}, row_number() over (
-            partition by wanted.place order by abs(events.time_ns - wanted.time_ns), events.capture_id, events.seq, events.sub
-        ) as nth
-        from {{events}} as events join {{wanted}} as wanted
-        on events.direction = wanted.direction
-            and events.time_ns between wanted.from_ns and wanted.to_ns
-            and events.nbytes > wanted.nbytes
-        where events.kind = 'item'
-    ) as numbered
-    where nth <= {_CARRIERS} order by place, nth
+    select wanted.place, {_FRAMES}, row_number() over (
+        partition by wanted.place order by abs(events.time_ns - wanted.time_ns), events.capture_id, events.seq, events.sub
+    ) as nth
+    from {{events}} as events join {{wanted}} as wanted
+    on events.direction = wanted.direction
+        and events.time_ns between wanted.from_ns and wanted.to_ns
+        and events.nbytes > wanted.nbytes
+    where events.kind = 'item' qualify nth <= {_CARRIERS} order by wanted.place, nth
 """
 _PLACE: Final = pa.schema([("capture_id", pa.string()), ("seq", pa.int64())])
 _CARRIED: Final = pa.schema(
@@ -258,13 +246,10 @@ _CHOICE: Final = pa.schema([("place", pa.int64()), ("why", pa.string()), *map(EX
 _FOLLOWED: Final = 6
 _BODY: Final = 300
 _LAST: Final = f"""
-    select * exclude (nth) from (
-        select capture_id, conn_id, seq, sub, kind, direction, subject, code_name, time_ns, nbytes, data[1:{_BODY + 1}] as data,
-            row_number() over (partition by capture_id, conn_id order by seq desc, sub desc) as nth
-        from {{events}} semi join {{wanted}} as wanted using (capture_id, conn_id)
-        where kind != 'heartbeat' and {USERS}
-    ) as numbered
-    where nth <= 20 order by seq, sub
+    select capture_id, conn_id, seq, sub, kind, direction, subject, code_name, time_ns, nbytes, data[1:{_BODY + 1}] as data
+    from {{events}} semi join {{wanted}} as wanted using (capture_id, conn_id)
+    where kind != 'heartbeat' and {USERS}
+    qualify row_number() over (partition by capture_id, conn_id order by seq desc, sub desc) <= 20 order by seq, sub
 """
 _LINK: Final = pa.schema([EVENTS.field(name) for name in ("capture_id", "conn_id")])
 _ENDED: Final = ("protocol", "peer", "who", "closed", "n", "last_ns")
@@ -355,18 +340,13 @@ def _moments(rows: Iterable[Row], stepped_ns: int) -> Spans:
     return _joined(((begin + end) // 2, (end - begin + least[0]) // 2 + 1) for begin, end in spans) if least else spans
 
 
+@attrs.frozen
 class Journeys:
-    def __init__(
-        self,
-        engine: Engine,
-        events: Callable[[Spans], Any],
-        views: Any,
-        within: Callable[[int], int] = lambda _: _AROUND_NS,
-        stepped_ns: int = SLACK_NS,
-    ) -> None:
-        self._engine, self._within, self._stepped_ns = engine, within, stepped_ns
-        self._events = events
-        self._exchanges = views
+    _engine: Engine
+    _events: Callable[[Spans], Any]
+    _exchanges: Any
+    _within: Callable[[int], int] = lambda _: _AROUND_NS
+    _stepped_ns: int = SLACK_NS
 
     def asked(self, where: str, most: int) -> Rows:
         return self._found(f"{_ASKED.replace('{where}', where)} limit {most}", most)
