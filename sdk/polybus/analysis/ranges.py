@@ -64,18 +64,19 @@ class ReadWindow:
         given = {"ts_ns": (self.start_ns, self.end_ns), "conn_id": (self.connection,)}
         return {name for name, bounds in given.items() if any(bound is not None for bound in bounds)}
 
-    def _bounds(self, time: str) -> list[tuple[Any, str, Any]]:
-        bounds = ((pc.greater_equal, time, self.start_ns), (pc.less, time, self.end_ns), (pc.equal, "conn_id", self.connection))
-        return [bound for bound in bounds if bound[2] is not None]
-
     def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        masks = [holds(rows.column(column), bound) for holds, column, bound in self._bounds("ts_ns")]
-        return rows.filter(reduce(pc.and_, masks)) if masks else rows
+        condition = self.condition("frames")
+        return rows if condition is None else rows.filter(condition)
 
     def condition(self, table: str) -> Any:
         """Return the window as an Arrow expression over a table's columns, or `None` if it includes everything."""
-        bounds = self._bounds("time_ns" if table == "events" else "ts_ns")
-        return together(holds(pc.field(column), bound) for holds, column, bound in bounds)
+        time = pc.field("time_ns" if table == "events" else "ts_ns")
+        bounds = (
+            time >= self.start_ns if self.start_ns is not None else None,
+            time < self.end_ns if self.end_ns is not None else None,
+            pc.field("conn_id") == self.connection if self.connection is not None else None,
+        )
+        return together(bounds)
 
 
 def together(conditions: Iterable[Any]) -> Any:

@@ -122,16 +122,11 @@ class TableStorage:
     def span(self, path: str, column: str) -> tuple[int, int]:
         """Return the minimum and maximum of an integer column from the statistics of a checked file."""
         self.check(path)
-        found, file = list[int](), pq.read_metadata(self.inside(path), filesystem=self.filesystem)
-        columns = [leaf.path for leaf in map(file.schema.column, range(len(file.schema)))]
-        if column not in columns:
+        file = pads.ParquetFileFormat().make_fragment(self.inside(path), self.filesystem)
+        if column not in file.physical_schema.names:
             raise CaptureError(f"{self.inside(path)} has no column {column}: polybus analyse did not write it")
-        place = columns.index(column)
-        for number in range(file.num_row_groups):
-            statistics = file.row_group(number).column(place).statistics
-            if statistics is not None and statistics.has_min_max:
-                found += (int(statistics.min), int(statistics.max))
-        return min(found, default=0), max(found, default=0)
+        found = [group.statistics[column] for group in file.row_groups if column in group.statistics]
+        return min((one["min"] for one in found), default=0), max((one["max"] for one in found), default=0)
 
     def values(self, path: str, column: str) -> set[Any]:
         with pq.ParquetFile(self.inside(path), filesystem=self.filesystem) as file:
