@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import unquote
@@ -167,8 +165,6 @@ Rows = list[Row]
 SHOWN: Final = 4
 _NEAR: Final = 60
 """Maximum nearby exchanges to consider per journey."""
-_ENOUGH: Final = 5 * _NEAR
-"""Number of nearby exchanges that a search should find."""
 _AROUND_NS: Final = 2_000_000_000
 """Maximum time between an exchange and the beginning of its hops."""
 _CARRIED_NS: Final = 50_000_000
@@ -186,12 +182,6 @@ _COLUMNS: Final = (
 ).split()
 _MARKS: Final = ("spell", "again")
 _LISTED: Final = ", ".join((*_COLUMNS, *_MARKS))
-_PLACED: Final = pa.schema(
-    [
-        *((name, pa.int64()) for name in ("story", "from_ns", "to_ns", "near_from_ns", "near_to_ns")),
-        *((name, EXCHANGES.field(name).type if name in EXCHANGES.names else pa.int64()) for name in (*_COLUMNS, *_MARKS)),
-    ]
-)
 _FRAME: Final = (
     "capture_id seq sub kind direction conn_id protocol peer tunnel nbytes time_ns correlation_id traceparent".split()
 )
@@ -203,17 +193,6 @@ _CHOSEN: Final = f"""
     order by chosen.place
 """
 _ASKED: Final = f"select {_LISTED}, 'asked' as why from {{exchanges}} where view = 1 and {{where}} order by at_ns, {TIES}"
-
-_OTHER: Final = ", ".join(f"other.{name}" for name in (*_COLUMNS, *_MARKS))
-_NEARBY: Final = f"""
-    select *, row_number() over (partition by story order by same desc, abs(at_ns - root_ns), {TIES}) as nth from (
-        select chosen.story, chosen.at_ns as root_ns, {_OTHER},
-            coalesce(other.correlation_id = chosen.correlation_id and other.protocol = chosen.protocol, false) as same,
-            other.at_ns between chosen.near_from_ns and chosen.near_to_ns as near
-        from {{exchanges}} as other join {{chosen}} as chosen on other.at_ns between chosen.from_ns and chosen.to_ns
-    ) as found
-    where same or near qualify nth <= {_NEAR + 1} order by story, nth
-"""
 
 _MESSAGES: Final = f"""
     select {_FRAMES}, md5(events.data) as digest
@@ -289,38 +268,14 @@ def told(engine: Engine, output: Output, sums: Sums) -> Rows:
 
 
 def _told(engine: Engine, output: Output, sums: Sums, chosen: Rows, spans: Spans) -> Rows:
-    near, within = sums.near(engine, output, "exchanges", spans), _within(sums)
+    near = sums.near(engine, output, "exchanges", spans)
     exchanges = by_name(engine, engine.sql("select *, 'new' as place from {near}", near=near), sums.now.called)
-    with ExitStack() as stack:
-        views = stack.enter_context(told_apart(engine, exchanges, sums.now.clocks))
-        if sums.now.clocks is None:
-            views = stack.enter_context(engine.kept(_close(engine, views, chosen, within)))
+    with (
+        told_apart(engine, exchanges, sums.now.clocks) as told,
+        engine.kept(engine.sql(f"select {_LISTED} from {{told}}", told=told)) as views,
+    ):
         events = partial(sums.near, engine, output, "events")
-        return Journeys(engine, events, views, within, sums.stepped_ns).chosen(chosen)
-
-
-def _close(engine: Engine, views: Any, chosen: Rows, within: Callable[[int], int]) -> Any:
-    """Return the exchanges of a recording that `_NEARBY` may find, so that they are read only once."""
-    ids = {row["correlation_id"] for row in chosen} - {None}
-    spans = _joined((row["request_time_ns"], within(row["request_time_ns"])) for row in chosen)
-    close = " or ".join(f"at_ns between {begin} and {end}" for begin, end in spans)
-    listed = ", ".join(["null", *map(_text, sorted(ids))])
-    return engine.sql(f"select {_LISTED} from {{views}} where {close} or correlation_id in ({listed})", views=views)
-
-
-def _within(sums: Sums) -> Callable[[int], int]:
-    """Return a function that limits the distance of nearby exchanges, so that even busy times yield a suitable number."""
-    width, paces = sums.width_ns, Counter[int]()
-    for window, n in zip(*(sums.shown["paces"][name].to_pylist() for name in ("window_ns", "n")), strict=True):
-        if window is not None:
-            paces[window] += n
-
-    def within(at: int) -> int:
-        some = [n for window, n in paces.items() if at - _AROUND_NS - width < window <= at + _AROUND_NS]
-        expected = sum(some) * min(1.0, 2 * _AROUND_NS / (width * max(len(some), 1)))
-        return _AROUND_NS if expected <= _ENOUGH else round(_AROUND_NS * _ENOUGH / expected)
-
-    return within
+        return Journeys(engine, events, views, sums.stepped_ns).chosen(chosen)
 
 
 def _joined(moments: Iterable[tuple[int, int]]) -> Spans:
@@ -345,7 +300,6 @@ class Journeys:
     _engine: Engine
     _events: Callable[[Spans], Any]
     _exchanges: Any
-    _within: Callable[[int], int] = lambda _: _AROUND_NS
     _stepped_ns: int = SLACK_NS
 
     def asked(self, where: str, most: int) -> Rows:
@@ -360,24 +314,18 @@ class Journeys:
         chosen = engine.rows(engine.sql(text, exchanges=self._exchanges, **tables)).to_pylist()
         if not chosen:
             return []
-        within = [self._within(row["at_ns"]) for row in chosen]
-        numbered = [
-            {**row, "story": place, **_around(row["at_ns"], _AROUND_NS), **_around(row["at_ns"], by, "near_")}
-            for place, (row, by) in enumerate(zip(chosen, within, strict=True))
-        ]
-        given = engine.hand(pa.Table.from_pylist(numbered, _PLACED))
-        near = engine.rows(engine.sql(_NEARBY, exchanges=self._exchanges, chosen=given)).to_pylist()
-        events = self._events(_moments([*chosen, *near], self._stepped_ns))
-        messages = self._messages(events, [*chosen, *near])
-        for row in (*chosen, *near):
+        near = [engine.rows(engine.sql(_nearby(row), exchanges=self._exchanges)).to_pylist() for row in chosen]
+        rows = [*chosen, *chain.from_iterable(near)]
+        events = self._events(_moments(rows, self._stepped_ns))
+        messages = self._messages(events, rows)
+        for row in rows:
             asked = messages.get(_message_of(row, "request"))
             row["digest"] = asked["digest"] if asked is not None and asked["digest"] not in _COMMON else None
             row["traceparent"] = asked["traceparent"] if asked is not None else None
-        found = []
-        for place, row in enumerate(chosen):
-            some = [other for other in near if other["story"] == place]
-            every = len(some) <= _NEAR and within[place] == _AROUND_NS
-            found.append((row["why"], row, follow(row, some[:_NEAR], all_near=every)))
+        found = [
+            (row["why"], row, follow(row, some[:_NEAR], all_near=len(some) <= _NEAR))
+            for row, some in zip(chosen, near, strict=True)
+        ]
         ways = [_Way(why, row, hops, messages) for why, row, hops in _distinct(found, shown)]
         self._carry(events, ways)
         return [way.told() for way in ways]
@@ -408,8 +356,19 @@ class Journeys:
                     frame["carriers"].append(min(outer, key=lambda row: abs(row["time_ns"] - frame["time_ns"])))
 
 
-def _around(ns: int, by: int, name: str = "") -> dict[str, int]:
-    return {f"{name}from_ns": max(ns - by, -LAST_NS), f"{name}to_ns": min(ns + by, LAST_NS)}
+def _nearby(row: Row) -> str:
+    """Return the SQL for the exchanges around another one: those with its id, then the nearest ones."""
+    begin, end = _around(row["at_ns"], _AROUND_NS).values()
+    id, protocol = (_text(row[name]) for name in ("correlation_id", "protocol"))
+    return f"""
+        select {_LISTED} from {{exchanges}} where at_ns between {begin} and {end}
+        order by coalesce(correlation_id = {id} and protocol = {protocol}, false) desc, abs(at_ns - {row["at_ns"]}), {TIES}
+        limit {_NEAR + 1}
+    """
+
+
+def _around(ns: int, by: int) -> dict[str, int]:
+    return {"from_ns": max(ns - by, -LAST_NS), "to_ns": min(ns + by, LAST_NS)}
 
 
 def _message_of(row: Row, kind: str) -> tuple[Any, ...]:
@@ -521,5 +480,5 @@ def _values(engine: Engine, table: Any, column: str) -> list[str]:
     return list(engine.rows(found)[column].to_pylist())
 
 
-def _text(text: str) -> str:
-    return f"decode(unhex('{text.encode().hex()}'))"
+def _text(text: str | None) -> str:
+    return "null" if text is None else f"decode(unhex('{text.encode().hex()}'))"
