@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -17,6 +17,7 @@ import pyarrow as pa
 from ...plugins.tools import in_one_line, shown_duration
 from ..ranges import SAMPLES
 from . import plots, verdict
+from .listed import KIND_OF
 from .tables import FEW, MANY, METRICS, broke_off
 from .words import moment, shortened
 
@@ -96,18 +97,13 @@ def templates() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, finalize=_visible
     )
-    made.filters |= {
-        "duration": shown_duration,
-        "moment": moment,
+    made.filters |= _FORMS | {
         "shortened": shortened,
         "cut": _cut,
-        "middle_out": _middle_out,
-        "number": "{:,}".format,
-        "way": _way,
         "offset": lambda ns: ("-" if ns < 0 else "+") + shown_duration(abs(ns)),
     }
     limits = {name: getattr(verdict, name) for name in ("ENOUGH_EACH", "TIMES", "LEAST_CHANGE_NS", "ERRORS", "EXPECTED")}
-    made.globals |= limits | {"FEW": FEW, "MANY": MANY, "SHOWN": SHOWN, "SAMPLES": SAMPLES, "plots": plots}
+    made.globals |= limits | {"LETTERS": LETTERS, "FEW": FEW, "MANY": MANY, "SHOWN": SHOWN, "SAMPLES": SAMPLES, "plots": plots}
     made.globals |= {"columns_of": _columns_of, "by_kind": _by_kind, "bars": _bars}
     made.globals |= {"connection": _connection, "drawing": _drawing, "who_asks_whom": _who_asks_whom}
     return made
@@ -146,15 +142,16 @@ def _cut(value: Any) -> str:
     return said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"
 
 
-def _way(direction: Any) -> str:
-    return "in" if direction else "out"
-
-
-_FORMS: Final = {"moment": moment, "duration": shown_duration, "way": _way, "number": "{:,}".format, "text": _cut}
+_FORMS: Final[dict[str, Callable[[Any], str]]] = {
+    "moment": moment,
+    "duration": shown_duration,
+    "way": lambda direction: "in" if direction else "out",
+    "number": "{:,}".format,
+    "text": _cut,
+}
 
 _FROM: Final = "from read_parquet('exchanges/**/*.parquet', hive_partitioning=true)"
 _PLAIN: Final = re.compile(r"[\w./:@,+=*> -]*")
-_OF_GROUP: Final = ("protocol", "subject", "outcome", "code")
 
 
 @attrs.frozen
@@ -169,7 +166,7 @@ class Group:
     def query(self) -> str:
         """Return a DuckDB query for all exchanges of the group, to be run in the report's folder."""
         subjects = " or ".join(sorted({_condition("subject", row["address"]) for row in self.rows}))
-        others = " and ".join(_condition(name, self.first[name]) for name in _OF_GROUP if name != "subject")
+        others = " and ".join(_condition(name, self.first[name]) for name in KIND_OF if name != "subject")
         where = f"({subjects}) and {others}"
         if len(ways := {row["direction"] for row in self.rows if row["views"] > 1}) == 1:  # leaves out other recordings' views
             where += f" and direction = {ways.pop()}"
@@ -179,7 +176,7 @@ class Group:
 def row_groups(rows: Iterable[Row]) -> list[Group]:
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in _OF_GROUP), []).append(row)
+        found.setdefault(tuple(row[name] for name in KIND_OF), []).append(row)
     return [Group(f"rows-{number}", tuple(alike)) for number, alike in enumerate(found.values(), 1)]
 
 
@@ -232,7 +229,8 @@ def _who_asks_whom(rows: Iterable[Row]) -> dict[str, Any]:
 _KINDS: Final = {"failed": "Failed", "unanswered": "Without an answer", "slowest": "Slowest"}
 _LANE, _LINE, _HEAD, _LEFT = 168, 26, 40, 80
 """Pixels between two lanes, between two frames, above the first frame, and left of the first lane."""
-_LETTERS: Final = 26
+LETTERS: Final = 26
+"""Maximum letters of a name in a drawing."""
 _FRAMES: Final = 40
 
 
@@ -268,14 +266,9 @@ def _drawing(frames: Sequence[Row], hops: Sequence[Row]) -> dict[str, Any]:
     return {
         "width": _LEFT + (len(lanes) - 1) * _LANE + _LEFT,
         "height": _HEAD + len(shown) * _LINE + 12,
-        "lanes": [(x, names[lane], _middle_out(names[lane])) for lane, x in places.items()],
+        "lanes": [(x, names[lane], shortened(names[lane], LETTERS)) for lane, x in places.items()],
         "arrows": arrows,
     }
-
-
-def _middle_out(name: str) -> str:
-    name = in_one_line(name)
-    return name if len(name) <= _LETTERS else f"{name[: _LETTERS // 2 - 1]}…{name[-_LETTERS // 2 :]}"
 
 
 def _lanes(frames: Sequence[Row], hops: Sequence[Row]) -> tuple[list[Any], dict[Any, str]]:

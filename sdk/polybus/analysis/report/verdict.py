@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from math import sqrt
 from statistics import median
 from typing import Any, Final
@@ -80,6 +80,17 @@ class Measured(msgspec.Struct, frozen=True):
     latency: list[SubjectRow]
     topics: list[TopicRow]
 
+    def subjects(self) -> dict[tuple[str, str | None, str | None], SubjectRow]:
+        """Return requests and publications by kind, protocol and subject."""
+        found = {("request", row.protocol, row.subject): row for row in self.latency}
+        for row in self.topics:
+            key = "publish", row.protocol, row.subject
+            found[key] = msgspec.structs.replace(_NONE, n=found.get(key, _NONE).n + row.n)
+        return found
+
+
+_NONE: Final = SubjectRow(None, None, 0, 0, None, None, 0, 0, 0, 0, 0)
+
 
 class Earlier(msgspec.Struct, frozen=True):
     measured: Measured
@@ -121,7 +132,6 @@ NAMED: Final = 3
 """Maximum subjects with a separate sentence, per kind of change."""
 
 TITLE: Final = "Compared"
-_Key = tuple[str, str | None, str | None]
 
 
 def compare(metrics: dict[str, Any], earlier: Earlier | None) -> dict[str, Any]:
@@ -129,8 +139,8 @@ def compare(metrics: dict[str, Any], earlier: Earlier | None) -> dict[str, Any]:
     if earlier is None:
         return {"changes": [], "compared": None}
     now, before = msgspec.convert(metrics, Measured), earlier.measured
-    rows = [*_requests(now, before), *_publications(now, before)]
-    rows.sort(key=lambda row: (row["change"] is None, -max(row["n"], row["n_before"]), str(_key(row))))
+    rows = list(_changes(now, before))
+    rows.sort(key=lambda row: (row["change"] is None, -max(row["n"], row["n_before"]), str(list(row.values())[:3])))
     told = {name: getattr(before, name) for name in ("capture", "begin_ns", "end_ns")}
     more = {"exchanges": before.totals.exchanges, "digest": earlier.digest}
     return {"changes": rows[:MANY], "compared": told | more}
@@ -142,47 +152,19 @@ def is_of(metrics: dict[str, Any], earlier: Earlier | None) -> bool:
     return (made["digest"] if made else None) == (earlier.digest if earlier is not None else None)
 
 
-def _key(row: dict[str, Any]) -> _Key:
-    return row["kind"], row["protocol"], row["subject"]
-
-
-def _requests(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
-    ours, theirs = _by_subject(now.latency), _by_subject(before.latency)
-    share = _share(now, before)
-    for key in {**ours, **theirs}:
-        one, other = ours.get(key, _NONE), theirs.get(key, _NONE)
-        came = _came(one.n, other.n, share, now.latency, before.latency)
-        yield {
-            **{"kind": "request", "protocol": key[0], "subject": key[1]},
-            "change": ", ".join([*came, *_ends(one, other), *_pace(one, other)]) or None,
-            **{"n": one.n, "n_before": other.n, "failed": one.error, "failed_before": other.error},
-            **{"lost": one.missing, "lost_before": other.missing, "late": one.late, "late_before": other.late},
-            **{"p50_ns": one.p50_ns, "p50_before_ns": other.p50_ns, "p95_ns": one.p95_ns, "p95_before_ns": other.p95_ns},
-        }
-
-
-def _publications(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
-    ours, theirs = _by_topic(now.topics), _by_topic(before.topics)
-    share = _share(now, before)
-    for protocol, subject in {**ours, **theirs}:
-        n, n_before = ours.get((protocol, subject), 0), theirs.get((protocol, subject), 0)
-        change = ", ".join(_came(n, n_before, share, now.topics, before.topics)) or None
-        said = {"kind": "publish", "protocol": protocol, "subject": subject, "change": change}
-        yield said | {"n": n, "n_before": n_before}
-
-
-_NONE: Final = SubjectRow(None, None, 0, 0, None, None, 0, 0, 0, 0, 0)
-
-
-def _by_subject(rows: Iterable[SubjectRow]) -> dict[tuple[str | None, str | None], SubjectRow]:
-    return {(row.protocol, row.subject): row for row in rows}
-
-
-def _by_topic(rows: Iterable[TopicRow]) -> dict[tuple[str | None, str | None], int]:
-    found: dict[tuple[str | None, str | None], int] = {}
-    for row in rows:
-        found[row.protocol, row.subject] = found.get((row.protocol, row.subject), 0) + row.n
-    return found
+def _changes(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
+    lists = {"request": (now.latency, before.latency), "publish": (now.topics, before.topics)}
+    ours, theirs, share = now.subjects(), before.subjects(), _share(now, before)
+    for kind, protocol, subject in ours | theirs:
+        one, other = (some.get((kind, protocol, subject), _NONE) for some in (ours, theirs))
+        change = [*_came(one.n, other.n, share, *lists[kind]), *_ends(one, other), *_pace(one, other)]
+        row = {"kind": kind, "protocol": protocol, "subject": subject, "change": ", ".join(change) or None}
+        row |= {"n": one.n, "n_before": other.n}
+        if kind == "request":
+            row |= {"failed": one.error, "failed_before": other.error, "lost": one.missing, "lost_before": other.missing}
+            row |= {"late": one.late, "late_before": other.late, "p50_ns": one.p50_ns, "p50_before_ns": other.p50_ns}
+            row |= {"p95_ns": one.p95_ns, "p95_before_ns": other.p95_ns}
+        yield row
 
 
 def _share(now: Measured, before: Measured) -> float:

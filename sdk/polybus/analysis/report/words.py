@@ -15,10 +15,10 @@ def moment(ns: Any) -> str:
     return datetime.fromtimestamp(ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
-def shortened(name: Any) -> str:
+def shortened(name: Any, longest: int = LONGEST) -> str:
     """Shorten a peer's name by leaving out its middle."""
     text = in_one_line(str(name))
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}…{text[-LONGEST // 2 :]}"
+    return text if len(text) <= longest else f"{text[: longest // 2 - 1]}…{text[-longest // 2 :]}"
 
 
 def part_of(part: int, whole: int, what: str = "request") -> str:
