@@ -149,21 +149,16 @@ def turns_of(engine: Engine, events: Any, timeouts: MatchTimeouts) -> Any:
             case when asks or answers then coalesce(subject, '') end as last_subject,
             case when asks then allowance_ns end as last_allowance_ns
         from (
-            select *, {allowance} as allowance_ns
+            select *, case when side = 1 then 'left' else kind end as said,
+                {_of_a_clock("mono_ns")} as own_ns, {_of_a_clock("deadline_ns")} as until_ns,
+                said in ('request', 'stream') as asks, said in ('response', 'end') as answers,
+                coalesce(until_ns - own_ns, ({ttl}) * 1000000) as asked_ns, {allowance} as allowance_ns
             from (
-                select *, said in ('request', 'stream') as asks, said in ('response', 'end') as answers,
-                    coalesce(until_ns - own_ns, ({ttl}) * 1000000) as asked_ns
-                from (
-                    select *, case when side = 1 then 'left' else kind end as said,
-                        {_of_a_clock("mono_ns")} as own_ns, {_of_a_clock("deadline_ns")} as until_ns
-                    from (
-                        -- Either side may end a stream: the other side's (an answer), or its own.
-                        select *, explode(sequence(0, cast(kind = 'end' as int))) as side from {{events}}
-                        where kind in ('request', 'response', 'cancel', 'stream', 'item', 'end') and correlation_id is not null
-                    ) as sided
-                ) as told
-            ) as asking
-        ) as waiting
+                -- Either side may end a stream: the other side's (an answer), or its own.
+                select *, explode(sequence(0, cast(kind = 'end' as int))) as side from {{events}}
+                where kind in ('request', 'response', 'cancel', 'stream', 'item', 'end') and correlation_id is not null
+            ) as sided
+        ) as told
     """
     return engine.sql(made, events=events)
 
@@ -199,23 +194,17 @@ def _compared(turns: str) -> str:
     of = {"asks": "is_request", "linger": "linger_ns", "digest": "digest", "subject": "subject", "allowance": "allowance_ns"}
     lags = (f"lag(last_{one}) ignore nulls over earlier as before_{name}" for name, one in of.items())
     return f"""
-        select *, is_request and not again as starts from (
+        select *, coalesce(request_mono_ns, response_mono_ns) - lag(last_mono_ns) over earlier as since, {", ".join(lags)},
+            request_seq is not null as is_request, last_is_request is null as is_note,
+            not is_note and coalesce(since > before_linger, true) as broken,
+            coalesce(
+                before_digest is not distinct from last_digest and before_subject is not distinct from last_subject
+                and since <= before_allowance, false
+            ) as same,
             -- The same bytes again, before an answer and within the allowance of the first: a further attempt.
-            select *, is_request and not broken and before_asks and same as again from (
-                select *, request_seq is not null as is_request, last_is_request is null as is_note,
-                    last_is_request is not null and coalesce(since > before_linger, true) as broken,
-                    coalesce(
-                        before_digest is not distinct from last_digest and before_subject is not distinct from last_subject
-                        and since <= before_allowance, false
-                    ) as same
-                from (
-                    select *, coalesce(request_mono_ns, response_mono_ns) - lag(last_mono_ns) over earlier as since,
-                        {", ".join(lags)}
-                    from ({turns}) as turns
-                    window earlier as ({_IN_ORDER})
-                ) as told
-            ) as compared
-        ) as asking
+            is_request and not broken and before_asks and same as again, is_request and not again as starts
+        from ({turns}) as turns
+        window earlier as ({_IN_ORDER})
     """
 
 
@@ -225,15 +214,14 @@ def _numbered(compared: str) -> str:
         f"lead(case when not is_note then starts {how} broken end) ignore nulls over alike" for how in ("or", "and not")
     )
     return f"""
-        select *, not is_request and (asked is null or asked < broken_at) as orphaned from (
-            select *,
-                sum(cast(starts or broken as int)) over upto as number,
-                max(case when is_request then last_seq end) over upto as asked,
-                max(case when broken then last_seq end) over upto as broken_at,
-                {opens} as next_opens, {reuses} as next_reuses
-            from ({compared}) as compared
-            window alike as ({_IN_ORDER}), upto as ({_IN_ORDER} rows between unbounded preceding and current row)
-        ) as counted
+        select *,
+            sum(cast(starts or broken as int)) over upto as number,
+            max(case when is_request then last_seq end) over upto as asked,
+            max(case when broken then last_seq end) over upto as broken_at,
+            {opens} as next_opens, {reuses} as next_reuses,
+            not is_request and (asked is null or asked < broken_at) as orphaned
+        from ({compared}) as compared
+        window alike as ({_IN_ORDER}), upto as ({_IN_ORDER} rows between unbounded preceding and current row)
     """
 
 
@@ -280,26 +268,23 @@ def _parted(folded: str, timeouts: MatchTimeouts) -> str:
             case when request_seq is not null then case when is_over then '{FINAL}' else '{OPEN}' end
                 when kind != 'request' then '{ENDED}' when is_over then '{LOST}' else '{REMEMBERED}' end as part
         from (
-            select *, not newest or coalesce(end_ns - last_mono_ns > last_linger_ns, false) or coalesce(
-                ended or (
-                    silent_ns > last_linger_ns + {timeouts.horizon_ns}
-                    and (request_seq is null or answers > 0 or {_WAITED} or silent_ns > last_linger_ns + {SILENT_NS})
-                ), false) as is_over
-            from (
-                select /*+ broadcast(clocks, link, gone) */
-                    {", ".join(f"folded.{name}" for name in kept)},
-                    coalesce(folded.closed_ns, gone.at_ns, link.at_ns) as closed_ns,
-                    coalesce(case when folded.hole_ns >= folded.last_mono_ns then folded.hole_ns end, clocks.hole_ns)
-                        as hole_ns,
-                    clocks.end_ns, clocks.silent_ns, clocks.ended
-                from ({folded}) as folded
-                -- The next hole behind what was seen of it.
-                left join {{clocks}} as clocks on folded.capture_id = clocks.capture_id
-                    and folded.seen_seq >= clocks.from_seq and folded.seen_seq < clocks.until_seq
-                left join {{closes}} as link on {ended} and link.client = ''
-                left join {{closes}} as gone on {ended.replace("link.", "gone.")} and gone.client = folded.client
-                    and gone.client != ''
-            ) as dated
+            select /*+ broadcast(clocks, link, gone) */
+                {", ".join(f"folded.{name}" for name in kept)},
+                coalesce(folded.closed_ns, gone.at_ns, link.at_ns) as closed_ns,
+                coalesce(case when folded.hole_ns >= folded.last_mono_ns then folded.hole_ns end, clocks.hole_ns) as hole_ns,
+                clocks.end_ns, clocks.silent_ns, clocks.ended,
+                not newest or coalesce(end_ns - last_mono_ns > last_linger_ns, false) or coalesce(
+                    ended or (
+                        silent_ns > last_linger_ns + {timeouts.horizon_ns}
+                        and (request_seq is null or answers > 0 or {_WAITED} or silent_ns > last_linger_ns + {SILENT_NS})
+                    ), false) as is_over
+            from ({folded}) as folded
+            -- The next hole behind what was seen of it.
+            left join {{clocks}} as clocks on folded.capture_id = clocks.capture_id
+                and folded.seen_seq >= clocks.from_seq and folded.seen_seq < clocks.until_seq
+            left join {{closes}} as link on {ended} and link.client = ''
+            left join {{closes}} as gone on {ended.replace("link.", "gone.")} and gone.client = folded.client
+                and gone.client != ''
         ) as settled
         where request_seq is not null or kind = 'request' or not is_over
     """
@@ -330,28 +315,23 @@ _EXCHANGES: Final = f"""
         stored, store, store_seq, durable, attempt, reason,
         date '1970-01-01' + cast(div(request_time_ns, {DAY_NS}) as int) as date{{part}}
     from (
-        select *, case when kind = 'stream' and items > 0 then first_item_ns - request_mono_ns
-            when taken then took end as latency_ns
-        from (
+        select *, coalesce(reused, false) as id_is_another, response_mono_ns - request_mono_ns as took,
+            request_mono_ns + allowance_ns - case
+                when allowance_ns < {4 * SLACK_NS} then div(allowance_ns, 4) else {SLACK_NS} end as due_ns,
+            coalesce(cancelled_ns < due_ns, false) as given_up,
+            -- After its id was reused, a request no longer waits.
+            {_WAITED} or id_is_another as waited,
             -- Answers after a cancel do not count, nor those that only report a deadline or a cancel.
-            select *, answers > 0 and not (given_up and coalesce(cancelled_ns <= response_mono_ns, true)) and not (
+            answers > 0 and not (given_up and coalesce(cancelled_ns <= response_mono_ns, true)) and not (
                 coalesce(code, 0) in ({_EXCEEDED}, {_CANCELLED}) and (
                     coalesce(response_mono_ns >= due_ns, false) or cancelled_ns is not null
                     or (code = {_EXCEEDED} and asked_ns is null)
                 )
-            ) as taken
-            from (
-                select *, response_mono_ns - request_mono_ns as took, coalesce(cancelled_ns < due_ns, false) as given_up,
-                    -- After its id was reused, a request no longer waits.
-                    {_WAITED} or id_is_another as waited
-                from (
-                    select *, coalesce(reused, false) as id_is_another, request_mono_ns + allowance_ns - case
-                        when allowance_ns < {4 * SLACK_NS} then div(allowance_ns, 4) else {SLACK_NS} end as due_ns
-                    from {{folded}}
-                    where request_seq is not null
-                ) as due
-            ) as ended
-        ) as judged
+            ) as taken,
+            case when kind = 'stream' and items > 0 then first_item_ns - request_mono_ns
+                when taken then took end as latency_ns
+        from {{folded}}
+        where request_seq is not null
     ) as found
 """
 

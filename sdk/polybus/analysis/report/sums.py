@@ -140,11 +140,12 @@ def _summed(made: Mapping[str, str], parts: Mapping[str, tuple[str, str]], also:
 
 
 _OWNED: Final = f"""(
-    select *, case when own and kind = 'close' then coalesce(code_name, 'closed') end as closed,
+    select *, coalesce(client, '') = '' as own,
+        case when own and kind = 'close' then coalesce(code_name, 'closed') end as closed,
         case when own and source != peer and (direction = 1 or nbytes = 0 and source != capture_id) then source end as who,
         case when time_ns between -{FAR_NS} and {FAR_NS} and mono_ns between -{FAR_NS} and {FAR_NS}
             then time_ns - mono_ns end as apart_ns
-    from (select *, coalesce(client, '') = '' as own from {{events}}) as owned
+    from {{events}}
 ) as messages"""
 _MESSAGES: Final = _summed(
     {
