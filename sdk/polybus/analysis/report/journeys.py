@@ -224,36 +224,37 @@ _CHOSEN_NAMES: Final = ("outcome", "latency_ns", "request_time_ns", *TIES.split(
 _CHOICE: Final = pa.schema([("place", pa.int64()), ("why", pa.string()), *map(EXCHANGES.field, _CHOSEN_NAMES)])
 _FOLLOWED: Final = 6
 _BODY: Final = 300
-_LAST: Final = f"""
-    select capture_id, conn_id, seq, sub, kind, direction, subject, code_name, time_ns, nbytes, data[1:{_BODY + 1}] as data
-    from {{events}} semi join {{wanted}} as wanted using (capture_id, conn_id)
-    where kind != 'heartbeat' and {USERS}
-    qualify row_number() over (partition by capture_id, conn_id order by seq desc, sub desc) <= 20 order by seq, sub
-"""
-_LINK: Final = pa.schema([EVENTS.field(name) for name in ("capture_id", "conn_id")])
-_ENDED: Final = ("protocol", "peer", "who", "closed", "n", "last_ns")
+_LINK: Final = ("capture_id", "conn_id", "protocol", "peer", "who", "closed", "n", "last_ns")
 _BEFORE_NS: Final = 30_000_000_000
 """The last messages of a connection are searched in this time before its end."""
 
 
 def follow_connections(engine: Engine, output: Output, sums: Sums, sessions: Rows) -> Rows:
     """Return the first connections of `sessions`, with their last messages."""
-    some = [{name: row[name] for name in (*_LINK.names, *_ENDED)} for row in sessions[:_FOLLOWED] if row["last_ns"] is not None]
-    known = {tuple(row[name] for name in _LINK.names): row for row in sums.now.followed}
-    found = [known.get(tuple(row[name] for name in _LINK.names), row) for row in some]
-    found = [old if old["n"] == row["n"] else row for old, row in zip(found, some, strict=True)]
-    if new := [row for row in found if "messages" not in row]:
-        with on_driver(engine) as here:
-            events = sums.near(here, output, "events", _joined((row["last_ns"], _BEFORE_NS) for row in new))
-            wanted = here.hand(pa.Table.from_pylist([{name: row[name] for name in _LINK.names} for row in new], _LINK))
-            messages = here.rows(here.sql(_LAST, events=events, wanted=wanted)).to_pylist()
-        for message in messages:
-            data = message.pop("data")
-            message["body"] = data[:_BODY].decode(errors="replace") + "…" * (len(data) > _BODY) if data else None
-        for row in new:
-            row["messages"] = [one for one in messages if all(one[name] == row[name] for name in _LINK.names)]
-    sums.now.followed = found
-    return found
+    known = {tuple(row[name] for name in _LINK): row for row in sums.now.followed}
+    found = [{name: row[name] for name in _LINK} for row in sessions[:_FOLLOWED] if row["last_ns"] is not None]
+    sums.now.followed = [known.get(tuple(row.values()), row) for row in found]
+    with on_driver(engine) as here:
+        for row in sums.now.followed:
+            if "messages" not in row:
+                events = sums.near(here, output, "events", _joined([(row["last_ns"], _BEFORE_NS)]))
+                messages = here.rows(here.sql(_last_messages(row), events=events)).to_pylist()
+                row["messages"] = [_with_body(message) for message in reversed(messages)]
+    return sums.now.followed
+
+
+def _last_messages(link: Row) -> str:
+    return f"""
+        select capture_id, conn_id, seq, sub, kind, direction, subject, code_name, time_ns, nbytes, data[1:{_BODY + 1}] as data
+        from {{events}} where capture_id = {_text(link["capture_id"])} and conn_id = {_text(link["conn_id"])}
+            and kind != 'heartbeat' and {USERS}
+        order by seq desc, sub desc limit 20
+    """
+
+
+def _with_body(message: Row) -> Row:
+    data = message.pop("data")
+    return message | {"body": data[:_BODY].decode(errors="replace") + "…" * (len(data) > _BODY) if data else None}
 
 
 def told(engine: Engine, output: Output, sums: Sums) -> Rows:
