@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Final
 
 import attrs
@@ -69,10 +70,10 @@ class PipelineStep:
 
     def advance(self, until: ReadPosition | None = None, *, settle: bool = False) -> RunCounts:
         last = self.output.last
-        start = self._begin(last)
+        start = self._begin()
         end = reach(self._capture, start, over=settle) if until is None else until
         torn = self._torn() if settle else IngestResult()
-        if end <= start and not (settle and self.output.provisional) and not (torn.lost and last is None):
+        if end <= start and not (settle and self.output.provisional) and not (torn.lost and not self.output.runs):
             return RunCounts()
         token = uuid.uuid4().hex[:12]
         # Without a lock, a late run must not overwrite another one's files.
@@ -81,55 +82,53 @@ class PipelineStep:
         taken = [self._gone(start), *self._decode(start, end, staging), torn]
         self._check(taken)
         moved = self._move_in(prefix, taken)
-        before = Holes(ends=last.ends, after=last.after) if last is not None else Holes()
-        clocks = Watermarks(dict(before.ends), dict(last.seen) if last is not None else {})
+        clocks = Watermarks(dict(last.ends), dict(last.seen))
         for done in taken:
             clocks.add(done.holes.ends, done.seen)
         counts = sum(taken, RunCounts())
-        if last is None and not counts.frames:
+        if not self.output.runs and not counts.frames:
             self._check_connection()
         events = self._engine.read(self.storage, "events", [file.name for file in moved if file.table == "events"], EVENTS)
-        parts = [before, *(done.holes for done in taken)]
+        parts = [Holes(ends=last.ends, after=last.after), *(done.holes for done in taken)]
         ended = set(clocks.ends) if settle else _ended(taken)
         now = clocks.table(all_read=self._is_all(end), ended=ended, holes=joined(parts))
-        folded = self._fold(staging, events, last.folder if last is not None else None, now)
+        folded = self._fold(staging, events, last.folder, now)
         exchanges, orphans = self._exchanges(prefix, staging, folded), self._orphans(prefix, staging, folded, events)
         counts.exchanges = sum(file.rows for file in exchanges if not file.provisional)
         counts.orphans = sum(file.rows for file in orphans)
         folder, names = self._carry(prefix, folded)
         clocks = clocks.only(names)
-        gaps, losses = (last.gaps, last.losses) if last is not None else ([], [])
         state = ResultsState(
             capture=self._path,
             settings=self._settings,
             end=end,
-            counts=counts if last is None else last.counts + counts,
+            counts=last.counts + counts,
             ends=clocks.ends,
             seen=clocks.seen,
             after={name: seq for part in parts for name, seq in part.after.items() if name in names},
             folder=folder,
-            gaps=[*gaps, *(row for done in taken for row in done.gap_rows)][:SAMPLES],
-            losses=[*losses, *(row for done in taken for row in done.losses)][:SAMPLES],
+            gaps=[*last.gaps, *(row for done in taken for row in done.gap_rows)][:SAMPLES],
+            losses=[*last.losses, *(row for done in taken for row in done.losses)][:SAMPLES],
             recording=self._recording(end),
         )
         merged = merge_small(self.output, prefix, staging)
-        before_them = [name for names in merged.values() for name in names]
-        replaced = self.output.commit(state, [*moved, *exchanges, *orphans, *merged], before_them)
+        replaced = self.output.commit(state, [*moved, *exchanges, *orphans, *merged], chain.from_iterable(merged.values()))
         note_merged(self.storage, {file.name: names for file, names in merged.items()})
         self.output = Output(self.storage)
         self._keep_logs()
-        for name in (*replaced, staging, *([last.folder] if last is not None and last.folder is not None else [])):
+        for name in filter(None, (*replaced, staging, last.folder)):
             self.storage.remove(name)
         return counts
 
     def _keep_logs(self) -> None:
-        if self.output.last is not None:
+        if self.output.runs:
             keep_logs(self.output, begin=self._delta)
 
-    def _begin(self, last: ResultsState | None) -> ReadPosition:
+    def _begin(self) -> ReadPosition:
         """Return the end position of the last run. Raises `CaptureError` if the capture has been replaced by another one."""
-        if last is None:
+        if not self.output.runs:
             return ReadPosition(self._capture.segments()[0].number)
+        last = self.output.last
         now = self._recording(last.end)
         if now != last.recording and None not in (now, last.recording):
             raise CaptureError(

@@ -87,6 +87,11 @@ class ResultsState:
     after: dict[str, int] = attrs.Factory(dict)
     """The number after the last frame of each recording with open turns. Older polybus versions did not store it."""
 
+    @classmethod
+    def before_all(cls) -> Self:
+        """Return the state before the first run."""
+        return cls("", {}, ReadPosition(), RunCounts(), {}, {}, None, [], [], None)
+
 
 class Output:
     """The results folder. Raises `CaptureError` if it has other contents, another version's results, or corrupt data."""
@@ -101,8 +106,8 @@ class Output:
                 f"{storage.inside('')} contains files that polybus analyse did not write ({', '.join(names[:3])}, ...): "
                 "choose another folder, or a new one"
             )
-        self.last: ResultsState | None = None
-        """State after the most recent run, or `None` before the first run."""
+        self.last: ResultsState = ResultsState.before_all()
+        """State after the most recent run."""
         self._files: list[ResultFile] = []
         try:
             self._log = _Log(storage, "")
@@ -120,15 +125,13 @@ class Output:
     def of(cls, out: AnyPath) -> Self:
         """Open a results folder. Raises `CaptureError` if it does not contain results."""
         output = cls(TableStorage(out))
-        if output.last is None:
+        if not output.runs:
             raise CaptureError(f"{os.fspath(out)} has no results: create them with `polybus analyse` or Pipeline.run")
         return output
 
     @property
     def counts(self) -> RunCounts:
-        counts = attrs.evolve(self.last.counts) if self.last is not None else RunCounts()
-        counts.exchanges += self.provisional
-        return counts
+        return self.last.counts + RunCounts(exchanges=self.provisional)
 
     @property
     def provisional(self) -> int:
@@ -147,7 +150,7 @@ class Output:
     def check(self, capture: str, settings: dict[str, Any]) -> None:
         """Raise `CaptureError` if the folder has results of another capture or with other settings."""
         last, here = self.last, self.storage.inside("")
-        if last is None:
+        if not self.runs:
             return
         if last.capture != capture:
             raise CaptureError(f"{here} has the results of {last.capture}: choose another folder")
@@ -162,8 +165,7 @@ class Output:
                 if _OURS.match(name.rpartition("/")[2].lstrip(".")):
                     self.storage.remove(name)
         self.storage.remove(STAGING)
-        kept = self.last.folder if self.last is not None else None
-        for folder in {name.rpartition("/")[0] for name in self.storage.files(STATE)} - {kept}:
+        for folder in {name.rpartition("/")[0] for name in self.storage.files(STATE)} - {self.last.folder}:
             self.storage.remove(folder)
 
     def commit(self, state: ResultsState, added: Sequence[ResultFile], merged: Iterable[str] = ()) -> list[str]:

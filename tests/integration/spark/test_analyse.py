@@ -56,7 +56,7 @@ def test_exchanges_are_provisional_until_nothing_that_is_recorded_can_change_the
     found = [(done.added.exchanges, done.provisional, done.total.exchanges) for done in runs]
     assert found == [(0, 3, 3), (3, 2, 5), (2, 0, 5)]
     last = Output(TableStorage(out)).last
-    assert last is not None and last.ends.keys() == last.seen.keys() == set(), "nothing is carried of what has been outlived"
+    assert last.ends.keys() == last.seen.keys() == set(), "nothing is carried of what has been outlived"
     # Metrics and a report that are not of the last run are made anew.
     (out / "metrics.json").write_text('{"runs": 0}')
     (out / "report.html").write_text("of another day")

@@ -189,8 +189,7 @@ def _gaps(out: Path) -> list[dict[str, Any]]:
     from polybus.analysis.results import Output
     from polybus.analysis.storage import TableStorage
 
-    last = Output(TableStorage(out)).last
-    return last.gaps if last is not None else []
+    return Output(TableStorage(out)).last.gaps
 
 
 def test_a_window_is_the_same_with_columns(recorded: Recorded) -> None:

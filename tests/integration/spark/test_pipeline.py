@@ -263,9 +263,7 @@ def test_what_cannot_be_read_is_counted_or_with_strict_refused(spark: SparkSessi
     done = Pipeline(spark).run(capture, tmp_path / "out", report=False)
     assert done.total.lost == 1
     assert 0 < recorded.made.frames + 2 - done.total.frames <= 200
-    last = Output(TableStorage(tmp_path / "out")).last
-    assert last is not None
-    assert last.losses[0]["segment"] == 1
+    assert Output(TableStorage(tmp_path / "out")).last.losses[0]["segment"] == 1
     # What peers and strangers have put into a capture stops nothing, and goes nowhere else.
     patient = load(spark, tmp_path / "out", "exchanges").where("capture_id = 'c'").select("outcome").collect()
     assert [row["outcome"] for row in patient] == ["open-at-end"]
@@ -287,8 +285,7 @@ def test_what_retention_removes_between_two_runs_is_lost_and_another_capture_is_
         Pipeline(spark, strict=True).run(capture, out, report=False)
     done = Pipeline(spark).run(capture, out, report=False)
     assert (done.added.frames, done.added.lost) == (4, 2)
-    last = Output(TableStorage(out)).last
-    assert last is not None and [loss["segment"] for loss in last.losses] == [2, 3]
+    assert [loss["segment"] for loss in Output(TableStorage(out)).last.losses] == [2, 3]
     shutil.rmtree(capture)
     for segments, said in (
         (range(2), "ends with segment 1, but was read up to 5 before: it is another"),

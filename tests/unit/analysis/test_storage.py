@@ -131,7 +131,6 @@ def test_of_two_runs_that_hold_no_lock_one_is_refused_and_nothing_of_it_counts(
 ) -> None:
     first, second = _logged(tmp_path / "out", log), Output(TableStorage(tmp_path / "out"))
     state, before = first.last, [one.name for one in first.named("exchanges")]
-    assert state is not None
     file = ResultFile("exchanges/run-000002-a.parquet", 1, provisional=True)
     (tmp_path / "out" / "exchanges").mkdir()
     (tmp_path / "out" / file.name).write_bytes(b"")

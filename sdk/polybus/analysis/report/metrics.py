@@ -42,10 +42,10 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
     times = [row[name] for row in found["kinds"] for name in ("first_ns", "last_ns") if row[name] is not None]
     last = output.last
     return {
-        "capture": last.capture if last is not None else "",
+        "capture": last.capture,
         "runs": output.runs,
         "names": str(names),
-        "settings": last.settings if last is not None else {},
+        "settings": last.settings,
         **{"begin_ns": min(times, default=0), "end_ns": max(times, default=0), "window_ns": sums.width_ns},
         "counts": attrs.asdict(output.counts),
         "provisional": output.provisional,
@@ -53,8 +53,8 @@ def measure(engine: Engine, output: Output, names: Names | None = None) -> dict[
         **found,
         "journeys": journeys,
         "followed": followed,
-        "gaps": last.gaps if last is not None else [],
-        "losses": last.losses if last is not None else [],
+        "gaps": last.gaps,
+        "losses": last.losses,
     }
 
 
@@ -78,13 +78,10 @@ def _by_latency(table: str, keys: str, summed: Mapping[str, str], where: str = "
     )
     return f"""
         select {keys}, {again}, {", ".join(shares)}, max(longest) as max_ns from (
-            select *, sum(timed) over (partition by {keys} order by class) as upto,
-                sum(timed) over (partition by {keys}) as whole
-            from (
-                select {keys}, class, if(class is null, 0, sum(n)) as timed, if(class is null, null, max(value)) as longest,
-                    {listed}
-                from {{{table}}} where {where} group by {keys}, class
-            ) as classed
+            select {keys}, class, if(class is null, 0, sum(n)) as timed, if(class is null, null, max(value)) as longest,
+                {listed},
+                sum(timed) over (partition by {keys} order by class) as upto, sum(timed) over (partition by {keys}) as whole
+            from {{{table}}} where {where} group by {keys}, class
         ) as counted
         group by all
     """
@@ -115,13 +112,10 @@ def _asks(*by: str) -> str:
     ends = ("coalesce(nullif(who, ''), 'unknown peer')", "here")
     asker, answerer = (f"if(coalesce(direction, 0) != 0, {one}, {other})" for one, other in (ends, ends[::-1]))
     return f"""
-        select *, {asker} as asker, {answerer} as answerer from (
-            select *, if((select count(distinct coalesce(capture_id, '')) from {{asks}}) = 1, 'here',
-                right(coalesce(capture_id, ''), 8)) as here
-            from ({_by_latency("asks", keys, {"n": "n", "not_ok": "not_ok"})}) as summed
-            order by n desc, {keys} limit {{most}}
-        ) as most
-        order by n desc, asker, answerer, {keys}
+        select *, if(alone, 'here', right(coalesce(capture_id, ''), 8)) as here, {asker} as asker, {answerer} as answerer
+        from ({_by_latency("asks", keys, {"n": "n", "not_ok": "not_ok"})}) as summed,
+            (select count(distinct coalesce(capture_id, '')) = 1 as alone from {{asks}}) as recordings
+        order by n desc, asker, answerer, {keys} limit {{most}}
     """
 
 
@@ -162,10 +156,11 @@ _QUERIES: Final = {
         group by bucket order by bucket
     """,
     "throughput": f"""
-        select window_ns, busiest.subject, {_SIZES} from {{windows}} as found left join (
-            select subject from {{windows}} where subject is not null
+        with busiest as (
+            from {{windows}} select subject where subject is not null
             group by subject order by sum(n) desc, subject limit {STACKED}
-        ) as busiest on found.subject = busiest.subject
+        )
+        select window_ns, busiest.subject, {_SIZES} from {{windows}} left join busiest using (subject)
         group by all order by window_ns, busiest.subject
     """,
     "errors": _most("exchanges", "protocol, subject, code, code_name", where="kind = 'request' and outcome = 'error'"),

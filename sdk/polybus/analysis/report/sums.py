@@ -203,12 +203,10 @@ _EXCHANGES: Final = _summed(
 )
 _KINDS: Final = ", ".join(KIND)
 _WANTED: Final = f"""
-    with kinds as (
-        select {_KINDS}, max(coalesce(value, 0)) as longest from {{summed}} where settled is not null group by all
-    ), chosen as (
-        select *, rank() over (partition by settled order by longest desc) as slow,
+    with chosen as (
+        select {_KINDS}, max(coalesce(value, 0)) as longest, rank() over (partition by settled order by longest desc) as slow,
             row_number() over (partition by settled order by outcome = 'ok', {", ".join(KIND_OF)}) as place
-        from kinds
+        from {{summed}} where settled is not null group by {_KINDS} qualify slow <= {SAMPLES} or place <= {ROWS}
     )
     select {", ".join(f"{name} as of_{name}" for name in KIND)}, most, min(class) as least_ns from (
         select chosen.*, class, if(slow <= {SAMPLES}, {SAMPLES}, {ALIKE}) as most, coalesce(sum(n) over (
@@ -216,9 +214,9 @@ _WANTED: Final = f"""
         ), 0) as slower
         from {{summed}} as summed join chosen
         on {" and ".join(f"summed.{name} is not distinct from chosen.{name}" for name in KIND)}
-        where slow <= {SAMPLES} or place <= {ROWS}
+        qualify slower < most
     ) as counted
-    where slower < most group by all
+    group by all
 """
 """SQL for the kinds of exchanges to list: the number of exchanges, and the class of the last one. Failed kinds come
 first, and the slowest kinds list more exchanges.
@@ -410,7 +408,7 @@ class Sums:
             self.samples = sorted([*self.samples, *some], key=lambda row: (row["capture_id"] or "", row["seq"]))[:SAMPLES]
 
     def _add_exchanges(self, engine: Engine, output: Output, names: Names, new: Sequence[str]) -> None:
-        now, last = self.now, output.last
+        now = self.now
         self._add_rows(())
         found, facts = self._unsettled(engine, output, new)
         if not facts:
@@ -431,7 +429,7 @@ class Sums:
         moments = [(row, self._at(row, "first_ns"), self._at(row, "last_ns")) for row in facts]
         for row, _, at in moments:
             now.recordings[row["capture_id"] or ""] = max(at, now.recordings.get(row["capture_id"] or "", at))
-        horizon = round(float(last.settings["horizon"]) * 1e9) if last is not None else 0
+        horizon = round(float(output.last.settings["horizon"]) * 1e9)
         until = {
             kind: min(
                 [max(now.recordings.values(), default=0) - horizon]
