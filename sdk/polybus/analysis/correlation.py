@@ -71,8 +71,10 @@ asker's timer started slightly earlier. For short deadlines it is a quarter of t
 """
 
 _TEXT, _WHOLE, _SHORT, _TRUTH = pa.string(), pa.int64(), pa.int32(), pa.bool_()
-_KEY: Final = (*((name, _TEXT) for name in ("capture_id", "conn_id", "client")), ("direction", pa.int8()))
-_KEY_END: Final = (("protocol", _TEXT), ("correlation_id", _TEXT))
+_KEY: Final = {
+    **dict.fromkeys(("capture_id", "conn_id", "client", "protocol", "correlation_id"), _TEXT),
+    "direction": pa.int8(),
+}
 _REQUEST: Final = (
     *((name, _WHOLE) for name in ("request_seq", "request_time_ns", "request_mono_ns", "allowance_ns", "asked_ns")),
     *((name, _TEXT) for name in ("subject", "peer", "identity_key", "quality")),
@@ -91,9 +93,7 @@ _LAST: Final = (
     *(("last_seq", _WHOLE), ("last_sub", _SHORT), ("last_mono_ns", _WHOLE), ("last_linger_ns", _WHOLE)),
     *(("last_is_request", _TRUTH), ("last_digest", _TEXT), ("last_subject", _TEXT), ("last_allowance_ns", _WHOLE)),
 )
-TURNS: Final = pa.schema(
-    [*_KEY, *_KEY_END, *_REQUEST, *_ANSWER, *_COUNTS, *_EITHER, *((name, _WHOLE) for name in _NOTES), *_LAST]
-)
+TURNS: Final = pa.schema([*_KEY.items(), *_REQUEST, *_ANSWER, *_COUNTS, *_EITHER, *((name, _WHOLE) for name in _NOTES), *_LAST])
 """Schema of turns, which a run leaves for the next run."""
 FOLDED: Final = pa.schema(
     [
@@ -108,7 +108,7 @@ FOLDED: Final = pa.schema(
 )
 """Schema of folded turns. `newest` is true if no later turn has the same key."""
 
-_IN_ORDER: Final = f"partition by {', '.join(name for name, _ in (*_KEY, *_KEY_END))} order by last_seq, last_sub"
+_IN_ORDER: Final = f"partition by {', '.join(_KEY)} order by last_seq, last_sub"
 _EXCEEDED, _CANCELLED = int(Code.DEADLINE_EXCEEDED), int(Code.CANCELLED)
 _WAITED: Final = "coalesce(end_ns - request_mono_ns > allowance_ns, false)"
 
@@ -167,13 +167,11 @@ def closes_of(engine: Engine, events: Any) -> Any:
     """Return the closing events of connections and clients, with the frame numbers of each event and the previous one."""
     made = """
         select * from (
-            select capture_id, conn_id, client, seq, at_ns, coalesce(lag(seq) over earlier, -1) as after_seq
-            from (
-                select capture_id, conn_id, coalesce(client, '') as client, seq, mono_ns as at_ns
-                from {events} where kind = 'close'
-            ) as closes
-            window earlier as (partition by capture_id, conn_id, client order by seq, at_ns is null, at_ns)
-        ) as ordered
+            select capture_id, conn_id, coalesce(client, '') as client, seq, mono_ns as at_ns,
+                coalesce(lag(seq) over earlier, -1) as after_seq
+            from {events} where kind = 'close'
+            window earlier as (partition by capture_id, conn_id, coalesce(client, '') order by seq, mono_ns is null, mono_ns)
+        ) as closes
         where after_seq < seq
     """
     return engine.sql(made, events=events)
@@ -234,11 +232,11 @@ def _folded(numbered: str) -> str:
         by_request, by_answer = (f"max(case when {flag} then {name} end)" for flag in ("starts", "first_answer"))
         return f"coalesce({by_request}, {by_answer}) as {name}"
 
-    key, end = (", ".join(name for name, _ in part) for part in (_KEY, _KEY_END))
+    key = ", ".join(_KEY)
     known = [column for column in _REQUEST if column[0] != "quality"]
     last = _LAST[:2] + _LAST[3:]  # without the moment, which is that of a note too
     return f"""
-        select {key}, {end}, {of("starts", known)}, max(case when starts then found end) as quality,
+        select {key}, {of("starts", known)}, max(case when starts then found end) as quality,
             {of("first_answer", _ANSWER)},
             cast(sum(attempts) as int) as attempts, cast(sum(answers) as int) as answers,
             {", ".join(map(first_known, _EITHER))},
@@ -253,7 +251,7 @@ def _folded(numbered: str) -> str:
             from ({numbered}) as numbered
             where not (is_note and orphaned)
         ) as told
-        group by {key}, {end}, number, case when orphaned then last_seq end, case when orphaned then last_sub end
+        group by {key}, number, case when orphaned then last_seq end, case when orphaned then last_sub end
     """
 
 

@@ -272,12 +272,9 @@ class RangeReader:
                 self._note_gaps(group.gaps, group.gap_rows)
                 self.holes.group(group)
                 self.ended = group.ended
-                tables = (
-                    pa.Table.from_batches(columns.read(table, [group]), schema=schema).combine_chunks()
-                    for table, schema in (("events", EVENTS), ("quarantine", QUARANTINE))
-                )
                 events, quarantine = (
-                    next(iter(one.to_batches()), pa.RecordBatch.from_pylist([], schema=one.schema)) for one in tables
+                    pa.concat_batches([pa.RecordBatch.from_pylist([], schema=schema), *columns.read(table, [group])])
+                    for table, schema in (("events", EVENTS), ("quarantine", QUARANTINE))
                 )
                 yield Decoded(events, quarantine, group.empty, group.frames, group.refused)
 
