@@ -71,10 +71,7 @@ asker's timer started slightly earlier. For short deadlines it is a quarter of t
 """
 
 _TEXT, _WHOLE, _SHORT, _TRUTH = pa.string(), pa.int64(), pa.int32(), pa.bool_()
-_KEY: Final = {
-    **dict.fromkeys(("capture_id", "conn_id", "client", "protocol", "correlation_id"), _TEXT),
-    "direction": pa.int8(),
-}
+_KEY: Final = {"direction": pa.int8()} | dict.fromkeys("capture_id conn_id client protocol correlation_id".split(), _TEXT)
 _REQUEST: Final = (
     *((name, _WHOLE) for name in ("request_seq", "request_time_ns", "request_mono_ns", "allowance_ns", "asked_ns")),
     *((name, _TEXT) for name in ("subject", "peer", "identity_key", "quality")),

@@ -158,7 +158,7 @@ def _changes(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
     for kind, protocol, subject in ours | theirs:
         one, other = (some.get((kind, protocol, subject), _NONE) for some in (ours, theirs))
         change = [*_came(one.n, other.n, share, *lists[kind]), *_ends(one, other), *_pace(one, other)]
-        row = {"kind": kind, "protocol": protocol, "subject": subject, "change": ", ".join(change) or None}
+        row: dict[str, Any] = {"kind": kind, "protocol": protocol, "subject": subject, "change": ", ".join(change) or None}
         row |= {"n": one.n, "n_before": other.n}
         if kind == "request":
             row |= {"failed": one.error, "failed_before": other.error, "lost": one.missing, "lost_before": other.missing}
