@@ -153,7 +153,7 @@ def is_of(metrics: dict[str, Any], earlier: Earlier | None) -> bool:
 
 
 def _changes(now: Measured, before: Measured) -> Iterator[dict[str, Any]]:
-    lists = {"request": (now.latency, before.latency), "publish": (now.topics, before.topics)}
+    lists: dict[str, tuple[Sized, Sized]] = {"request": (now.latency, before.latency), "publish": (now.topics, before.topics)}
     ours, theirs, share = now.subjects(), before.subjects(), _share(now, before)
     for kind, protocol, subject in ours | theirs:
         one, other = (some.get((kind, protocol, subject), _NONE) for some in (ours, theirs))
