@@ -227,12 +227,13 @@ class SessionFeatures(_Features, frozen=True, kw_only=True):
     ask: Callable[[str | int, bytes | None, float], tuple[Any, bytes]] | None = None
     """``ask(subject, raw, ttl)`` is a faster `Session.send` for requests without headers, with a body (if any) in the first of
     `Codec.formats` and a timeout below 10^12 seconds. It raises `TooLarge` if the frame would exceed `Limits.message`. The bus
-    uses `ask`, `tell` and `publication` only if the codec sets `one_format`, and not on connections with `many_peers`."""
+    uses `ask`, `tell` and `usual` only if the codec sets `one_format`, and none of them on connections with `many_peers`."""
     tell: Callable[[Any, bytes | None], bytes] | None = None
     """``tell(id, raw)`` returns the frame of a response in the same way. It also raises `TooLarge`."""
-    publication: Callable[[str | int, bytes], bytes] | None = None
-    """``publication(subject, raw)`` is a faster `Codec.encode` for publications that have a body but no headers. It requires
-    `shared_publish`. As with `Codec.encode`, the bus checks `Limits.message` afterwards."""
+    publication: Callable[[str | int, bytes], bytes | None] | None = None
+    """``publication(subject, raw)`` is a faster `Session.send` for publications that have a body in the first of
+    `Codec.formats` but no headers. It returns None for a publication that needs `send`. The bus checks `Limits.message`
+    afterwards."""
     usual: Callable[[bytes, Mapping[Any, Any]], Message | None] | None = None
     """``usual(frame, pending)`` is a faster `Session.receive` for requests, publications, and responses with an id in
     `pending`. It returns None for any other frame, which the bus then passes to `receive`."""

@@ -72,7 +72,7 @@ class LinkFlow(ABC):
     """Value of `SessionFeatures.ask`, if it can be used."""
     tell: Callable[[Any, bytes | None], bytes] | None = field(default=None, init=False)
     """Value of `SessionFeatures.tell`, if it can be used."""
-    publication: Callable[[str | int, bytes], bytes] | None = field(default=None, init=False)
+    publication: Callable[[str | int, bytes], bytes | None] | None = field(default=None, init=False)
     """Value of `SessionFeatures.publication`, if it can be used."""
     usual: Callable[[bytes, Mapping[Any, Any]], Message | None] | None = field(default=None, init=False)
     """Value of `SessionFeatures.usual`, if it can be used."""
@@ -138,9 +138,12 @@ class LinkFlow(ABC):
         self.send_framed = features.send_framed
         self.send_alone = features.send_alone
         self.ask = self.tell = self.publication = self.usual = None
-        if self.one_format and self.multiplexed is None:
+        if self.multiplexed is None:
             short = SessionFeatures.of(session)
-            self.ask, self.tell, self.publication, self.usual = short.ask, short.tell, short.publication, short.usual
+            if self.shared is not None or not can.shared_publish:
+                self.publication = short.publication
+            if self.one_format:
+                self.ask, self.tell, self.usual = short.ask, short.tell, short.usual
         self.framing = None
         if self.shared is not None and self.send_framed is not None and transport.framed(b"") is not None:  # type: ignore[attr-defined]  # present together with `send_framed`
             self.framing = self.shared, type(transport), session.codec.writes
@@ -200,11 +203,10 @@ class LinkFlow(ABC):
         `blank` is the `PublicationRoute.blank` of the subject: a publication without a body.
         """
         subject, codec, publication = blank.subject, self.shared, self.publication
-        if codec is not None and publication is not None:
-            frame = publication(subject, self.format.encode(body))
-        else:
-            body_format = self.format if self.one_format else self.format_for(body, subject)
-            raw = body_format.encode(body)
+        body_format = self.format if self.one_format else self.format_for(body, subject)
+        raw = body_format.encode(body)
+        frame = publication(subject, raw) if publication is not None and body_format is self.format else None
+        if frame is None:
             if codec is None:  # the session may keep the message
                 self.write(Message(Kind.PUBLISH, subject, None, raw, body_format, checked=raw), peer)
                 return

@@ -51,9 +51,12 @@ class NatsCodec:
     """Header blocks by timeout in seconds. Most programs use the same few timeouts."""
 
     _subjects: Memo[str | int, str] = field(init=False)
+    _shallow: int = field(init=False)
+    """Size in bytes up to which JSON cannot be nested too deeply."""
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "reader", OperationReader(self.limits))
+        object.__setattr__(self, "_shallow", 2 * self.limits.depth)
         object.__setattr__(self, "_subjects", Memo(lambda name: local_subject(name, self.limits.subject)))
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
@@ -134,7 +137,7 @@ class NatsCodec:
             return Message(kind, subject, id, None, format, fields, ttl, None, reply_to, facts, peer)
         if not octets and payload[0] in _JSON_BEGINS:
             try:
-                if len(payload) > 2 * self.limits.depth:
+                if len(payload) > self._shallow:
                     check_json(payload, self.limits.depth)
                 value = _decode(payload)
             except (ValueError, RecursionError, BusError):  # msgspec's errors are ValueErrors
@@ -165,6 +168,10 @@ class NatsCodec:
         own += mark
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
         return write_publication(self._subjects[message.subject], None, block, payload)
+
+    def plain(self, subject: str | int, payload: bytes) -> bytes:
+        """Write a publication without headers."""
+        return b"PUB %b %d\r\n%b\r\n" % (self._subjects[subject].encode(), len(payload), payload)
 
     def request(self, message: Message, inbox: str, *, headers: bool = True) -> bytes:
         subject = self._subjects[message.subject]

@@ -143,7 +143,9 @@ class NativeDialect(NatsDialect):
         elif subscription.queue is not None:
             message = self._message(_PUBLISH, subject, None, headers, payload, reply)
             message.attributes.update(group=subscription.queue, pattern=subscription.pattern)
-        elif subscriptions.counts(subscription, subject) and not self._is_own(subject, reply, headers):
+        elif subscriptions.counts(subscription, subject) and (
+            (headers is None and reply is None and subject[0] != "$") or not self._is_own(subject, reply, headers)
+        ):
             message = self._message(_PUBLISH, subject, None, headers, payload, reply)
         else:
             return
@@ -239,6 +241,15 @@ class NativeDialect(NatsDialect):
             else:
                 connection.queue(frame)
         return None
+
+    def publication(self, subject: str | int, raw: bytes) -> bytes | None:
+        """Write a publication with a JSON body. Returns None if this side's own subscriptions or handlers might receive it."""
+        connection = self._connection
+        alone = connection.subscriptions.alone
+        if self._handled.size or (alone.size and alone.match(subject)):
+            return None
+        connection.queue(connection.codec.plain(subject, raw))
+        return connection.frames.pop()
 
     def _queue_for_others(self, frame: bytes, subject: Any) -> None:
         """Queue a frame that this side's own handlers will not receive, because the caller wants another program's answer."""

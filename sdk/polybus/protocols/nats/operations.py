@@ -285,17 +285,21 @@ class NatsOperation:
     text: str = ""
 
 
+_REMEMBERED: Final = 512
+
 Delivery: TypeAlias = tuple[str, str, str | None, HeaderBlock | None, bytes]
 """Subject, sid, reply subject, headers and payload of a message."""
 
 
 class OperationReader:
-    __slots__ = ("_known_blocks", "_limit", "_names", "_sids", "headers")
+    __slots__ = ("_known_blocks", "_limit", "_lines", "_names", "_sids", "headers")
 
     def __init__(self, limits: Limits) -> None:
         self._limit = limits.subject
         self._names: Memo[bytes, str] = Memo(self._checked_name)
         self._sids: Memo[bytes, str] = Memo(_sid)
+        self._lines: dict[bytes, tuple[str, str, int]] = {}
+        """Subject, sid and size by the lines of publications without headers, which repeat."""
         self.headers: Final = HeaderReader(limits.headers)
         self._known_blocks = self.headers.known
 
@@ -319,6 +323,9 @@ class OperationReader:
     def delivery(self, frame: bytes) -> Delivery:
         end = frame.find(CRLF)
         line, rest = frame[:end], frame[end + 2 : -2]
+        known = self._lines.get(line)
+        if known is not None and len(rest) == known[2] and frame[-2:] == CRLF:
+            return known[0], known[1], None, None, rest
         parts = line.split(b" ")
         # Fast path for well-formed lines with cached names; the rest is checked in full.
         if parts[-1] == b"%d" % len(rest) and frame[-2:] == CRLF and b"" not in parts and b"\t" not in line:
@@ -341,10 +348,17 @@ class OperationReader:
                 try:
                     # The subject of an answer is not seen again.
                     subject = name.decode() if number == INBOX_SID else self._names[name]
+                    if head is None and reply is None and number != INBOX_SID:
+                        self._remember(line, subject, number, len(rest))
                     return subject, number, None if reply is None else reply.decode(), block, rest
                 except UnicodeDecodeError:
                     pass  # reported below
         return self._unusual_delivery(frame, end)
+
+    def _remember(self, line: bytes, subject: str, sid: str, size: int) -> None:
+        if len(self._lines) >= _REMEMBERED:
+            self._lines.clear()
+        self._lines[line] = subject, sid, size
 
     def _unusual_delivery(self, frame: bytes, end: int) -> Delivery:
         verb, *tokens = words_of(frame[:end])

@@ -151,6 +151,7 @@ def test_a_publication_is_for_all_for_a_group_or_a_user(node: Node) -> None:
     # Its own come back to it: they have been delivered here already, but for those of groups.
     assert told(node, delivery("shop.p.news.today", "3", b"1", reply=f"shop.n.{node.name}.p")) == []
     assert len(told(node, delivery("shop.p.news.today", "4", b"1", reply=f"shop.n.{node.name}.p"))) == 1
+    assert [node.publication("news.today", b"1")] == sent(node, Message(Kind.PUBLISH, "news.today", None, b"1", JSON))
 
 
 def test_a_request_that_is_not_answered_in_its_turn_is_said_to_be_here(handling: Node) -> None:

@@ -196,6 +196,28 @@ def test_of_the_copies_of_a_publication_that_of_the_oldest_subscription_counts(s
     assert len(told(session, delivery("news.today", "3"))) == 1
 
 
+def test_the_short_way_writes_what_send_writes_but_for_publications_of_which_a_copy_may_come_back(session: Driven) -> None:
+    [long] = sent(session, Message(Kind.PUBLISH, "news.today", None, b"7", JSON))
+    assert session.publication("news.today", b"7") == long == b"PUB news.today 1\r\n7\r\n"
+    session.send(Message(Kind.SUBSCRIBE, "news.*"), 2.0)
+    assert session.publication("news.today", b"7") is None, "its copy needs a mark"
+    assert session.publication("other", b"7") == b"PUB other 1\r\n7\r\n"
+    session.send(Message(Kind.SUBSCRIBE, "job", attributes={"handler": True}), 2.0)
+    assert session.publication("other", b"7") is None, "this side must not answer itself"
+    with pytest.raises(TooLarge, match="max_payload"):
+        ready(said={"max_payload": 9}).publication("other", b'"0123456789"')
+    with pytest.raises(LocalProtocolError, match="blank"):
+        ready().publication("a b", b"7")
+
+
+@pytest.mark.parametrize("frame", [b"MSG news 2 1\r\n12\r\n", b"MSG news 2 1\r\n\r\n", b"MSG news 2 1\r\n1\rx"])
+def test_a_line_that_came_before_is_checked_like_a_new_one(session: Driven, frame: bytes) -> None:
+    session.send(Message(Kind.SUBSCRIBE, "news"), 2.0)
+    assert [told(session, delivery("news", "2", b"1"))[0].body for _ in range(2)] == [1, 1]
+    refused, wanted = told(session, frame)
+    assert isinstance(refused, Refused) and isinstance(wanted, CloseWanted)
+
+
 def test_a_question_to_be_entered_is_answered_in_order_with_what_was_refused(session: Driven) -> None:
     session.send(Message(Kind.SUBSCRIBE, "open"), 2.0)
     first = session.confirm(2.0)

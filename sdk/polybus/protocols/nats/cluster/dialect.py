@@ -22,7 +22,7 @@ from ..._shared import Memo
 from ..codec import HAVE_IT, failure
 from ..connection import NatsConnection, NatsDialect, NatsSubscription
 from ..headers import KIND, NO_RESPONDERS, HeaderBlock, ServerError, error_message, is_failure, write_block
-from ..operations import INBOX_SID, refuse, write_publication
+from ..operations import INBOX_SID, refuse, write_named, write_publication
 from ..stored import ToEngine, ToStore, read_refusal, read_stored
 from .nodes import (
     LONGEST_PAUSE,
@@ -411,6 +411,11 @@ class ClusterDialect(NatsDialect):
         else:
             self._send_control(message)
         return None
+
+    def publication(self, subject: str | int, raw: bytes) -> bytes:
+        connection = self._connection
+        connection.queue(write_named(self._subjects.published[subject], b"", raw))
+        return connection.frames.pop()
 
     def _ask(self, message: Message, now: float) -> str:
         kind = to = None
