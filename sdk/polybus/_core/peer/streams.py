@@ -65,6 +65,7 @@ class Streams:
         can = None if link.session is None else link.session.capabilities
         if can is not None and not can.extensions:
             raise Unsupported(f"{peer.protocol} cannot carry a {mode}")
+        link.check_initiates(peer)
         if not (can is not None and can.built_in) and not await peer.extended():
             raise peer.negotiation.unsupported(f"it can carry requests, but no {mode}")
         if peer.negotiation.answers_only:
@@ -85,7 +86,6 @@ class Streams:
             await link.room(now + (30.0 if timeout is None else timeout))
         if not peer.connected:
             raise Disconnected(f"a {mode} does not wait for it to come back", peer.address, False)
-        link.check_initiates(peer)
         channel.started, channel.ttl = now, ttl
         if link.services.outgoing and not hops:
             self._write_observed(channel, message)
