@@ -209,6 +209,7 @@ class Message(Generic[T_co]):
             EncodeError: If the event cannot carry the body.
             LocalProtocolError: If the message violates a rule, for example if a request has no ttl. The text names the rule.
             Unsupported: If this kind of message has no CloudEvents representation.
+            ValueError: If `entity` is invalid.
         """
         event: BaseCloudEvent = Message.cloudevents().to_cloudevent(self, entity=entity)
         return event
@@ -224,6 +225,7 @@ class Message(Generic[T_co]):
 
         Raises:
             RemoteProtocolError: If the event violates a rule. The error names it.
+            ValueError: If `mode` or `entity` is invalid.
         """
         message: Message = cls.cloudevents().from_cloudevent(event, mode=mode, entity=entity)
         return message

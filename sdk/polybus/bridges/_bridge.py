@@ -281,7 +281,7 @@ def bridge(left: Bus, right: Bus, *, routes: Iterable[Route]) -> Bridge:
 
     Raises:
         TypeError, ValueError: If the routes are invalid, or `left` and `right` are the same bus.
-        LocalProtocolError: On entry, if the bridge has already been entered.
+        LocalProtocolError: On entry, if the bridge is already entered.
         Unsupported: On entry, if a bus has links but none of them supports a route.
     """
     return Bridge(left, right, routes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from attrs import field, frozen
@@ -25,6 +25,8 @@ _BRACE: Final = re.compile(r"[{}]")
 
 
 def _kinds(kinds: Any) -> frozenset[str]:
+    if not isinstance(kinds, Iterable):
+        raise TypeError(f"kinds={shown(kinds)} must be a list, for example kinds=['publish']")
     given = frozenset((kinds,) if isinstance(kinds, str) else kinds)
     if not given or not given <= set(KINDS):
         raise ValueError(f"kinds={shown(kinds)} must be one or more of {', '.join(KINDS)}")
@@ -32,8 +34,8 @@ def _kinds(kinds: Any) -> frozenset[str]:
 
 
 def _names(names: Any) -> tuple[str, ...]:
-    if isinstance(names, str):
-        raise TypeError(f"headers={shown(names)} must be a list of names, for example headers=[{shown(names)}]")
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"headers={shown(names)} must be a list of names, for example headers=['x-request-id']")
     return tuple(name.lower() if isinstance(name, str) else name for name in names)
 
 

@@ -20,7 +20,7 @@ from ...limits import Limits
 from ...message import Kind, Message
 from .._protobuf import ANY
 from .._uprotocol import IdFactory, id_time_ms
-from .adapter import DEFAULT_ENTITY, MODES, UProtocol, UProtocolCodec
+from .adapter import DEFAULT_ENTITY, UProtocol, UProtocolCodec
 from .events import OCTET_STREAM, PROTOBUF, Envelope, format_of, from_text, hash_of
 from .names import UProtocolNames
 from .rules import MAX_INTEGER, Leniency, refuse
@@ -43,6 +43,7 @@ def to_cloudevent(message: Message, *, entity: str = DEFAULT_ENTITY) -> BaseClou
         EncodeError: If the body cannot be encoded.
         LocalProtocolError: If the message breaks a rule of uProtocol (for example a request without a ttl) or of the package.
         Unsupported: If this kind of message cannot be an event.
+        ValueError: If the entity is invalid.
     """
     from cloudevents.core.exceptions import CloudEventValidationError
     from cloudevents.core.v1.event import CloudEvent
@@ -112,12 +113,10 @@ def from_cloudevent(event: BaseCloudEvent, *, mode: str = "document", entity: st
 
     Raises:
         RemoteProtocolError: If the event is not a uProtocol event. The message names the broken rule.
-        LocalProtocolError: If the mode is unknown.
+        ValueError: If the mode or the entity is invalid.
     """
-    if mode not in MODES:
-        raise LocalProtocolError(f"mode={mode!r} must be one of {', '.join(MODES)}", protocol="uprotocol")
-    data = event.get_data()
     leniency = Leniency.of(mode)
+    data = event.get_data()
     attributes = {name: _plain(name, value, leniency) for name, value in event.get_attributes().items()}
     raw: bytes | None
     try:

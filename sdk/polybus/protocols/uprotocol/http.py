@@ -9,11 +9,12 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import quote, unquote
 
 from attrs import evolve, frozen
 
+from ..._validation import check_choice
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
@@ -70,9 +71,10 @@ def to_http(messages: Sequence[Message], adapter: UProtocol | None = None, mode:
         mode: The content mode.
 
     Raises:
-        ValueError: If `messages` is empty, or has several messages and the mode is not ``batch``.
+        ValueError: If `mode` is invalid, or `messages` is empty, or has several messages and the mode is not ``batch``.
         EncodeError, LocalProtocolError, Unsupported: If a message cannot be written as a valid event.
     """
+    check_choice(mode, get_args(Mode), "mode")
     adapter = adapter if adapter is not None else UProtocol()
     codec = adapter.codec()
     if mode != "batch" and len(messages) != 1:
