@@ -14,10 +14,10 @@ from urllib.parse import quote, unquote
 
 from attrs import evolve, frozen
 
-from ..._validation import check_choice
 from ...errors import RemoteProtocolError
 from ...limits import Limits
 from ...message import Message
+from ...plugins.tools import check_choice
 from .adapter import DEFAULT_ENTITY, UProtocol, UProtocolCodec
 from .cloudevent import attributes_of, message_of, named, typed
 from .events import FORMATS, OLD_LEVEL, format_of, normalise, written_body
