@@ -37,7 +37,7 @@ _LOCAL: Final = ("", "testclient")
 """Names of clients without an address: Unix sockets, and Starlette's test client."""
 
 
-def from_outside(client: str, headers: Mapping[str, Sequence[str]]) -> str | None:
+def _from_outside(client: str, headers: Mapping[str, Sequence[str]]) -> str | None:
     """Return evidence that a client runs on another machine, or `None` without evidence. Malformed addresses aren't local.
 
     It doesn't matter who sent a header: a remote client gains nothing by sending one, and a proxy adds its own. `headers` maps
@@ -180,7 +180,7 @@ class OriginPolicy:
         )
 
     def check_client(self, upgrade: UpgradeRequest) -> None:
-        seen = from_outside(upgrade.client, upgrade.headers)
+        seen = _from_outside(upgrade.client, upgrade.headers)
         if seen is not None:
             raise HandshakeRejected(
                 403,

@@ -219,6 +219,7 @@ class AsgiRequest:
     # -- messages of the server
 
     async def receive(self) -> MutableMapping[str, Any]:
+        """Return the next ASGI message."""
         return self.early.pop(0) if self.early else await self._receive()
 
     async def leaves(self) -> bool:
