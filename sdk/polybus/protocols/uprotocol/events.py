@@ -511,6 +511,8 @@ def _response(attributes: dict[str, Any], raw: bytes | None, format: BodyFormat)
         return Message(_RESPONSE, "", reqid, raw, format)
     number, facts = status if status is not None else (0, {"text": "", "reason": None, "detail": None})
     code, unknown = code_of(commstatus or number)
-    if unknown or not facts["text"]:
-        facts["text"] = f"{unknown} {facts['text']}".strip() or f"the message was not delivered: {code.name}"
+    if unknown:
+        facts["text"] = f"{unknown} {facts['text']}".strip()
+    elif commstatus and not facts["text"]:
+        facts["text"] = f"the message was not delivered: {code.name}"
     return Message(Kind.ERROR, "", reqid, code=code if code is not Code.OK else Code.UNKNOWN, attributes=facts)

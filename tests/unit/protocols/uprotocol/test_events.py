@@ -140,8 +140,8 @@ def test_what_is_written_keeps_the_rules() -> None:
 
 def test_an_error_of_the_application_and_a_failed_delivery_are_told_apart() -> None:
     facts = {"id": RESPONSE["id"], "source": RESPONSE["source"], "sink": RESPONSE["sink"], "reqid": RESPONSE["reqid"]}
-    told = {"text": "no such door", "reason": "gone", "detail": {"door": 7}}
-    for codec in (EVENTS, PROTO):
+    for codec, text in itertools.product((EVENTS, PROTO), ("no such door", "")):
+        told = {"text": text, "reason": "gone", "detail": {"door": 7}}
         error = Message(Kind.ERROR, "", RESPONSE["reqid"], code=Code.NOT_FOUND, attributes={**facts, **told})
         back = codec.read(codec.encode([error]))
         assert (back.kind, back.code) == (Kind.ERROR, Code.NOT_FOUND)
@@ -150,6 +150,7 @@ def test_an_error_of_the_application_and_a_failed_delivery_are_told_apart() -> N
     empty = base64.b64encode(pack("google.protobuf.Empty", b"")).decode()
     failed = decode({**RESPONSE, "commstatus": 4, "data_base64": empty})
     assert (failed.kind, failed.code, failed.attributes["commstatus"]) == (Kind.ERROR, Code.DEADLINE_EXCEEDED, 4)
+    assert "not delivered" in failed.attributes["text"]
     odd = decode({**RESPONSE, "commstatus": 99})
     assert odd.code is Code.UNKNOWN
     assert "UNKNOWN(99)" in odd.attributes["text"]
