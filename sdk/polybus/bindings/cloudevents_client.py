@@ -161,12 +161,14 @@ class EventsClient(HttpClient):
         if status < 300:
             return [self._undelivered(asked, Code.UNAVAILABLE, f"the server answered {status} without an event")]
         code = _CODES.get(status, Code.UNKNOWN if status < 500 else Code.INTERNAL)
-        return [self._undelivered(asked, code, f"the server answered {status}: {shown(body)}")]
+        reason = "too_large" if status == 413 else None
+        return [self._undelivered(asked, code, f"the server answered {status}: {shown(body)}", reason)]
 
-    def _undelivered(self, asked: Mapping[str, Any], code: Code, text: str) -> bytes:
+    def _undelivered(self, asked: Mapping[str, Any], code: Code, text: str, reason: str | None = None) -> bytes:
         facts = {name: asked[name] for name in ("priority", "ttl") if name in asked}
         facts |= {"id": self._ids.next(), "source": asked["sink"], "sink": asked["source"], "commstatus": int(code)}
-        return self._codec.encode([Message(Kind.ERROR, "", asked["id"], code=code, attributes={**facts, "text": text})])
+        facts |= {"text": text, "reason": reason}
+        return self._codec.encode([Message(Kind.ERROR, "", asked["id"], code=code, attributes=facts)])
 
     async def _post(self, frames: Sequence[bytes], form: Form, patience: float | None) -> tuple[int, httpx.Headers, bytes]:
         content = http_of(frames, self._adapter, form, self._limits)

@@ -34,6 +34,7 @@ from polybus import (
     NoHandler,
     RemoteProtocolError,
     RequestError,
+    TooLarge,
     TooManyRequests,
     Unauthorized,
     Unavailable,
@@ -443,6 +444,7 @@ async def foreign(answer: Any) -> AsyncIterator[str]:
     ("response", "error", "text"),
     [
         (Response("busy", 429), TooManyRequests, "busy"),
+        (Response("long", 413), TooLarge, "long"),
         (Response("gone", 404), NoHandler, "gone"),
         (Response("later", 503), Unavailable, "later"),
         (Response("late", 504), DeadlineExceeded, "deadline|time|late"),
@@ -456,7 +458,7 @@ async def foreign(answer: Any) -> AsyncIterator[str]:
         (Response(json.dumps(OTHERS), 200, media_type="application/cloudevents+json"), RequestError, "no event for this"),
         (Response("{", 200, media_type="application/cloudevents+json"), RequestError, "is not an event"),
     ],
-    ids=["429", "404", "503", "504", "202", "html", "500", "401", "endless", "none", "empty", "another's", "cut off"],
+    ids=["429", "413", "404", "503", "504", "202", "html", "500", "401", "endless", "none", "empty", "another's", "cut off"],
 )
 async def test_a_status_that_is_no_answer_becomes_its_error(response: Response, error: Any, text: str) -> None:
     async def answer(request: Request) -> Response:
