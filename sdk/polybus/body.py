@@ -332,8 +332,13 @@ def _has_few_brackets(data: bytes, most: int) -> bool:
 _is_shallow: Callable[[bytes, int], bool] = _has_few_brackets if native is None else native.is_shallow
 
 
-def check_depth(data: bytes, limit: int) -> None:
+def check_depth(data: bytes, limit: int, shown: int | None = None) -> None:
     """Check the exact depth, ignoring strings. This avoids Python loops because large, flat lists of objects are common.
+
+    Args:
+        data: The JSON.
+        limit: Maximum nesting of the JSON.
+        shown: Nesting of the value itself that corresponds to `limit`, if the format adds levels.
 
     Raises:
         EncodeError: If the JSON is nested deeper than `limit`.
@@ -347,7 +352,7 @@ def check_depth(data: bytes, limit: int) -> None:
     while marks and depth < _PEELED and len(peeled := marks.replace(b"[]", b"")) < len(marks):
         marks, depth = peeled, depth + 1
     if depth + max(accumulate(array("b", marks.translate(_STEPS)), initial=0)) > limit:
-        raise EncodeError(f"nested deeper than {limit} levels (limit: depth)")
+        raise EncodeError(f"nested deeper than {shown or limit} levels (limit: depth)")
 
 
 _LEVELS = 200

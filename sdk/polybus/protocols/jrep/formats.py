@@ -50,7 +50,7 @@ class ErraiFormat:
     def __init__(self, types: JavaTypes, strict: bool, depth: int) -> None:
         self.types: JavaTypes = types
         self.strict: bool = strict
-        self.depth: int = 2 * depth  # a marker adds a level
+        self.depth: int = 2 * depth + 1  # each level and the value in the innermost have a marker
         self._few = depth - 1
         self._write = ValueWriter(types).write
         self._readers = dict(READERS)
@@ -62,7 +62,7 @@ class ErraiFormat:
         data = self._write(value, ids)
         # Each level has an object with an id, so few ids mean few levels.
         if ids.next > self._few or ids.copied:
-            check_depth(data, self.depth)
+            check_depth(data, self.depth, self.depth // 2)
         if data.find(MASKED) >= 0:
             refuse_secrets(value)
         return data

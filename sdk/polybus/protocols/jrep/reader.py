@@ -115,8 +115,8 @@ class MessageReader:
         self._values = values
         # A reply subject contains the requested subject and an id.
         self._longest = limits.subject + limits.id + len(REPLY_SUFFIX) + 1
-        # A body is inside the array and the message, and markers double its levels.
-        self._depth = 2 * limits.depth + 2
+        # A body with its markers is inside the array and the message.
+        self._depth = values.depth + 2
         self._long = min(LONG, limits.message)
         self._short_frame = min(limits.message, 2 * self._depth)
         # Shorter strings are within their limit at any number of bytes per character.
