@@ -23,7 +23,7 @@ async def test_a_peer_may_subscribe_to_so_many_patterns_and_no_more() -> None:
     bus = Bus(limits=Limits(subscriptions=3))
     async with pair(bus) as client:
         async with client.subscribe("a"), client.subscribe("b"), client.subscribe("c"), client.subscribe("c"):
-            await refused(client.subscribe("d"), Forbidden)
+            await refused(client.subscribe("d"), Forbidden, r"Limits\.subscriptions")
         async with client.subscribe("d") as free_again:
             await bus.publish("d", 1)
             assert (await anext(free_again)).body == 1
@@ -53,7 +53,7 @@ async def test_requests_without_an_answer_are_bounded_here_too(local: bool) -> N
     async with pair(bus, client=client):
         replies = [(bus if local else client).request("wait", number) for number in range(8)]
         for reply in replies[5:]:
-            with pytest.raises(QueueFull):
+            with pytest.raises(QueueFull, match=r"Limits\.pending"):
                 await reply
         gated.go.set()
         assert [await reply for reply in replies[:5]] == [0, 1, 2, 3, 4]

@@ -224,7 +224,7 @@ class LinkFlow(ABC):
         """Write a request, bypassing the queue."""
         pending = peer.pending
         if len(pending) >= self.runtime.limits.pending:
-            reply.fail(QueueFull(f"{len(pending)} requests to {self.address} are already waiting for an answer"))
+            reply.fail(QueueFull(f"{len(pending)} requests to {self.address} wait for an answer (Limits.pending)"))
             return
         try:
             key, frames = self.session.send(message, now, peer.key)  # type: ignore[union-attr]  # there is a session

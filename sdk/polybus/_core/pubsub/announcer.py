@@ -236,7 +236,8 @@ class SubscriptionAnnouncer:
         if peer.speaks_extensions is not False and not peer.silent and pattern in await peer.negotiation.confirm([pattern]):
             if peer.negotiation.answers_only:
                 raise Unsupported(f"{peer!r} only answers on this connection: it sends no publications")
-            raise Forbidden(f"{peer!r} does not allow this bus to subscribe to {pattern!r}")
+            why = "its authorize= or its limits (Limits.subscriptions, waiting_bytes) reject it"
+            raise Forbidden(f"{peer!r} does not allow this bus to subscribe to {pattern!r}: {why}")
 
     @staticmethod
     def _understands(peer: PeerCore, pattern: str | int) -> bool:
