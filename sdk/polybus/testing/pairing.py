@@ -52,12 +52,16 @@ async def pair(
         reconnect: Reconnect after the connection is lost.
 
     Raises:
+        TypeError: If an argument has the wrong type.
         LocalProtocolError: If `identity` or `faults` is passed with a protocol that has clients on both ends.
         ConnectFailed: If faults prevent the connection.
         Unauthorized: If `authenticate` cannot authenticate the client.
         Forbidden: If `authenticate` rejects the client.
     """
     client = Bus() if client is None else client
+    for name, value, kind in (("bus", bus, Bus), ("client", client, Bus), ("faults", faults or Faults(), Faults)):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name}={value!r} must be {kind.__name__}, not {type(value).__name__}")
     unsaid = [one for one in (bus, client) if one.check_answers is None]
     for one in unsaid:
         one.check_answers = "validate"

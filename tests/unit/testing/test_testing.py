@@ -112,10 +112,13 @@ async def test_leaving_while_frames_are_late_loses_none_that_were_sent() -> None
     assert heard == list(range(10))
 
 
-def test_shares_outside_0_to_1_are_refused() -> None:
+async def test_shares_outside_0_to_1_and_other_types_are_refused() -> None:
     for wrong in ({"drop": 1.5}, {"drop": -0.1}, {"duplicate": 2}, {"delay": -1}, {"cut_after": 0}):
         with pytest.raises(ValueError, match="must be"):
             Faults(**wrong)
+    for name, kind in (("bus", "Bus"), ("client", "Bus"), ("faults", "Faults")):
+        arguments: dict[str, Any] = {"bus": Bus(), name: object()}
+        await refused(pair(**arguments), TypeError, f"{name}=.* must be {kind}")
 
 
 def test_a_suite_leaves_out_what_it_is_told_with_a_reason_and_knows_its_own_tests() -> None:
