@@ -3,8 +3,7 @@
 import json
 import logging
 import socket
-import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,35 +12,19 @@ import pytest
 from fastapi import FastAPI
 from websockets.frames import Frame, Opcode
 
-from polybus import Bus, Handshake, Limits, connect
+from polybus import Bus, Limits, connect
 from polybus.fastapi import attach
 from tests.loops import every_loop  # noqa: F401
 from tests.support import eventually, port_of
+from tests.unit.bus.test_pending_connections import WAYS, Door
 
 from .support import OverAsgi, echoing
 from .support import running as under_uvicorn
 from .test_events import event
 from .test_hypercorn import running as under_hypercorn
 
-SECONDS = 4
 CROWD = 50
 PATIENT = Limits(handshake_timeout=3600, peers=CROWD, peers_per_address=CROWD, handshakes=CROWD)
-
-
-class Door:
-    """An `authenticate` that lets everyone in once it is open, and counts."""
-
-    def __init__(self) -> None:
-        self.begun = self.ended = 0
-        self.open = anyio.Event()
-
-    async def __call__(self, handshake: Handshake) -> bool:
-        self.begun += 1
-        try:
-            await self.open.wait()
-        finally:
-            self.ended += 1
-        return True
 
 
 def posted(path: str, content: bytes, media: str = "application/json") -> bytes:
@@ -59,18 +42,6 @@ REQUESTS = {
     "uprotocol": posted("/bus", EVENT, "application/cloudevents+json"),
     "uprotocol, options": b"OPTIONS /bus HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
     "ubre": UPGRADE,
-}
-
-
-def reset(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
-
-
-WAYS: dict[str, Callable[[socket.socket], None]] = {
-    "close": socket.socket.close,
-    "reset": reset,
-    "half-close": lambda sock: sock.shutdown(socket.SHUT_WR),
 }
 
 
@@ -119,10 +90,10 @@ async def test_a_crowd_that_leaves_at_once_makes_room_and_is_never_a_peer(
         socks = [await anyio.to_thread.run_sync(socket.create_connection, ("127.0.0.1", port)) for _ in range(CROWD)]
         for sock in socks:
             sock.sendall(REQUESTS[asked])
-        await eventually(lambda: door.begun == CROWD, SECONDS)
+        await eventually(lambda: door.begun == CROWD)
         for sock in socks:
             WAYS[way](sock)
-        await eventually(lambda: door.ended == CROWD and is_free(bus), SECONDS)
+        await eventually(lambda: door.ended == CROWD and is_free(bus))
         door.open.set()
         wire = "ws" if asked == "ubre" else "http"
         async with connect(f"{asked.partition(',')[0]}+{wire}://127.0.0.1:{port}/bus") as client:
