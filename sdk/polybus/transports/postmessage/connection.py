@@ -293,6 +293,8 @@ class PortConnection:
         if not data.isascii():  # lone surrogates could be neither parsed nor printed
             data = data.encode("utf-8", "replace").decode()
         word, _, rest = data[1:].partition(" ")
+        if self._first is not None:
+            self.ours = True  # even if this closes the connection: an end with control messages reads a goodbye
         if word == "hi":
             self._greeted(rest)
         elif self._first is not None and word != "bye":

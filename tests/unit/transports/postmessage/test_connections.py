@@ -167,6 +167,13 @@ async def test_two_that_speak_different_protocols_say_so() -> None:
     here, there = ports()
     async with service().serve(PortTransport(there), protocol="csb"):
         await refused(joined(here), ConnectFailed, match="this side uses csb, not ubre")
+    for first, why in (('\0hi {"v":2}', "unsupported greeting"), ("\0ping", "'ping' before a greeting")):
+        here, there = ports()
+        async with served(there):
+            heard = Bare(here).heard
+            here.post(first)
+            await eventually(heard.copy)
+            assert heard[0].startswith(f"\0bye 1002 {why}")
 
 
 async def test_a_bare_peer_is_asked_and_served_without_a_greeting() -> None:
