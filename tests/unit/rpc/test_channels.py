@@ -326,6 +326,15 @@ async def test_an_upload_looks_complete_where_its_end_was_said(local: bool, fail
         assert not core_of(client.peers[0]).channels and not core_of(bus.peers[0]).channels
 
 
+@LOCAL
+async def test_an_upload_that_has_no_time_left_does_not_look_complete(local: bool) -> None:
+    bus = Bus()
+    upload = Upload(bus)
+    async with pair(bus) as client, (bus if local else client).channel("upload", timeout=0.1):
+        await eventually(lambda: upload.end != "")
+    assert upload.end == "broken off"
+
+
 async def test_an_item_that_cannot_be_written_is_raised_by_send_and_the_channel_goes_on_until_its_handler_returns() -> None:
     bus = Bus()
 
@@ -415,6 +424,7 @@ async def test_a_drain_lets_streams_end_by_themselves_for_a_quarter_of_its_time_
         try:
             async for item in ch:
                 await ch.send(item)
+            cleaned.append("looks complete")
         finally:
             cleaned.append("channel")
 

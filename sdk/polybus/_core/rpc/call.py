@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
+import anyio.lowlevel
 from msgspec import Struct
 
 from ..._util.logs import log_fields
-from ...errors import Code, RequestError
+from ...errors import BusError, Code, RequestError
 from ...message import Kind, Message
 from ...outcomes import Denied, Misfit, answer_of, described, kind_of, only_of
 from ..runtime.context import current_call
@@ -338,6 +339,9 @@ class ChannelCall(Call, eq=False, kw_only=True):
         try:
             async for item in items:
                 await channel.send(item)
+        except BusError:  # the reader or the link is gone: raise the cancellation, as if the generator had been waiting
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            raise
         finally:
             # Let the generator's clean-up await something even after a cancellation.
             if (aclose := getattr(items, "aclose", None)) is not None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
+import anyio.lowlevel
 from msgspec import Struct
 
 from ..._util.cancel_scopes import let_scope_fire, receive
@@ -134,6 +135,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         if self._error is not None:
             await self._broken(self._error)
         if not self._sending:
+            await self._let_handler_stop()
             raise LocalProtocolError(
                 "this half of the channel is closed: you cannot send after send_eof(), or after the handler has returned"
             )
@@ -218,6 +220,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             if self._error is not None:
                 await self._broken(self._error)
             if not self._receiving:
+                await self._let_handler_stop()
                 raise StopAsyncIteration
             waiter = self._loop.waiter()
             self._readers.append(waiter)
@@ -347,6 +350,11 @@ class Channel(Generic[Receives_co, Sends_contra]):
         if is_remote_deadline(error):
             await let_scope_fire(end_of_scope(self))
         raise error.with_traceback(None)
+
+    async def _let_handler_stop(self) -> None:
+        """Raise the cancellation of a handler that was stopped. Otherwise its loop would end as if all items had arrived."""
+        if self.answers:
+            await anyio.lowlevel.checkpoint_if_cancelled()
 
     @property
     def failed(self) -> BusError | None:
