@@ -187,10 +187,10 @@ class Attachment:
         self._lock = threading.Lock()
         self._loop: Loop | None = None  # the loop in which the bus runs or starts
 
-    def check_host(self, host: str) -> None:
+    def check_host(self, host: str, port: int) -> None:
         """Raise `LocalProtocolError` if other machines can reach the host, and the bus would reject their clients."""
         shown = f"[{host}]" if ":" in host else host
-        self.bus.serve(f"ubre+tcp://{shown}:0", insecure=self._insecure)  # never entered
+        self.bus.serve(f"ubre+ws://{shown}:{port}", insecure=self._insecure)  # never entered
 
     def _take_loop(self) -> None:
         """Bind this attachment to the current event loop. Raises `LocalProtocolError` if the bus runs in another one."""

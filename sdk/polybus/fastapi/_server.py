@@ -76,7 +76,7 @@ class DrainingServer(uvicorn.Server):
         if not self.config.uds and self.config.fd is None:
             try:
                 for attachment in attached_here():
-                    attachment.check_host(self.config.host)
+                    attachment.check_host(self.config.host, self.config.port)
             except LocalProtocolError:
                 await self.shutdown(sockets)
                 raise
