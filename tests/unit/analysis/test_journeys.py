@@ -52,8 +52,12 @@ def test_a_failed_request_is_followed_as_far_as_its_name_and_body_say_something(
     assert not may_be or "These exchanges may belong to it:" in Path(done.report).read_text()
 
 
-def test_a_frame_in_a_tunnel_is_shown_beside_the_frames_that_carry_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quick", [False, True], ids=["alone", "beside a quick answer"])
+def test_a_frame_in_a_tunnel_is_shown_beside_the_frames_that_carry_it(tmp_path: Path, *, quick: bool) -> None:
     day = Day()
+    if quick:
+        day.ask(9, "tank.get", GOOD, 0.00001)
+        day.wait(60)
     for text, direction in (('{"request":"door.open","id":"1"}', 0), (BAD.replace("ID", "1"), 1)):
         day.say(f'{{"item":"7","body":"{"of the other way" * 9}"}}', 1 - direction, conn_id="other")
         for depth in (2, 1, 0):  # each frame is written down before that which carries it
@@ -64,7 +68,7 @@ def test_a_frame_in_a_tunnel_is_shown_beside_the_frames_that_carry_it(tmp_path: 
         day.say(f'{{"item":"7","body":"{"of something else" * 9}"}}', direction, conn_id="at-0")
         day.wait(0.1)
     done = day.analysed(tmp_path)
-    [failed] = done.metrics["journeys"]
+    failed = done.metrics["journeys"][0]
     assert [hop["tunnel"] for hop in failed["hops"]] == [["plant", "hall"]]
     frames = [(frame["conn_id"], frame["carries"], frame["kind"]) for frame in failed["frames"]]
     assert frames == [

@@ -13,7 +13,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import unquote
@@ -170,7 +170,6 @@ _AROUND_NS: Final = 2_000_000_000
 _CARRIED_NS: Final = 50_000_000
 """Maximum time between a frame in a tunnel and the frame that carries it."""
 _CARRIERS: Final = 20
-_RANGES: Final = 20
 _COMMON: Final = frozenset(
     hashlib.md5(body, usedforsecurity=False).hexdigest() for body in (b"", b"null", b"true", b"false", b"{}", b"[]", b"0", b"1")
 )
@@ -289,13 +288,6 @@ def _joined(moments: Iterable[tuple[int, int]]) -> Spans:
     return found
 
 
-def _moments(rows: Iterable[Row], stepped_ns: int) -> Spans:
-    """Return the times of requests and their answers, merged into a limited number of ranges."""
-    spans = _joined((row["request_time_ns"] + after, stepped_ns) for row in rows for after in {0, row["latency_ns"] or 0})
-    least = sorted(after[0] - before[1] for before, after in pairwise(spans))[-_RANGES:][:1]
-    return _joined(((begin + end) // 2, (end - begin + least[0]) // 2 + 1) for begin, end in spans) if least else spans
-
-
 @attrs.frozen
 class Journeys:
     _engine: Engine
@@ -317,7 +309,9 @@ class Journeys:
             return []
         near = [engine.rows(engine.sql(_nearby(row), exchanges=self._exchanges)).to_pylist() for row in chosen]
         rows = [*chosen, *chain.from_iterable(near)]
-        events = self._events(_moments(rows, self._stepped_ns))
+        slack = self._stepped_ns + _AROUND_NS
+        moments = ((row["request_time_ns"] + after, slack) for row in rows for after in {0, row["latency_ns"] or 0})
+        events = self._events(_joined(moments))
         messages = self._messages(events, rows)
         for row in rows:
             asked = messages.get(_message_of(row, "request"))
