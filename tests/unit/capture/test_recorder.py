@@ -690,13 +690,13 @@ def test_a_limit_of_file_sizes_costs_nothing_but_more_segments(
     ("options", "error"),
     [
         *(({"max_bytes": wrong}, ValueError) for wrong in (10, "10")),
-        *(({"max_age": wrong}, ValueError) for wrong in (0, float("nan"))),
+        *(({"max_age": wrong}, ValueError) for wrong in (0, float("nan"), "7", None)),
         *(({name: wrong}, TypeError) for name, wrong in (("redact", "everything"), ("path", 7))),
     ],
 )
 def test_misuse_is_told_at_once(options: dict[str, Any], error: type[Exception], tmp_path: Path) -> None:
     path: Any = options.pop("path", tmp_path)
-    with pytest.raises(error):
+    with pytest.raises(error, match=f"{next(iter(options), 'record')}=.* must be"):
         Bus().record(path, **options)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
 import secrets
 import sys
@@ -305,10 +304,10 @@ def make_recorder(
         raise TypeError(f"record={path!r:.80} must be the path of a folder, not {type(path).__name__}")
     if "://" in os.fspath(path):
         raise ValueError(f"record={os.fspath(path)!r} must be a folder on this machine; copy its sealed segments from there")
-    seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else float(max_age)
+    seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else max_age
     if type(max_bytes) is not int or max_bytes < 1 << 18:
         raise ValueError(f"max_bytes={max_bytes!r} must be an integer of at least {1 << 18}")
-    if not seconds > 0 or math.isnan(seconds):
+    if type(seconds) not in (int, float) or not seconds > 0:
         raise ValueError(f"max_age={max_age!r} must be a timedelta or a number of seconds above 0")
     if redact is not None and redact != "default" and not callable(redact):
         raise TypeError(f"redact={redact!r:.80} must be a function redact(protocol, frame), 'default' or None")
