@@ -48,18 +48,6 @@ async def test_the_identity_is_what_handlers_see_and_authenticate_is_not_asked()
         assert len(bus.peers_of("ann")) == len(bus.peers_of("bob")) == 1
 
 
-async def _outcomes(faults: Faults, count: int, reconnect: bool = False) -> list[Any]:
-    """What becomes of so many requests, one after the other."""
-    outcomes: list[Any] = []
-    async with pair(echoing(), faults=faults, reconnect=reconnect) as client:
-        for number in range(count):
-            try:
-                outcomes.append((await client.request("echo", number, timeout=BOUND))[0])
-            except BusError as error:
-                outcomes.append(type(error))
-    return outcomes
-
-
 async def _answered(faults: Faults) -> list[int]:
     """Which of thirty requests are answered when frames get lost."""
     async with pair(echoing(), faults=faults) as client:
@@ -84,7 +72,12 @@ async def test_equal_seeds_give_equal_faults() -> None:
     ids=["", "with reconnect each connection anew"],
 )
 async def test_a_cut_comes_after_so_many_frames_and_is_a_disconnect(reconnect: bool, outcomes: list[Any]) -> None:
-    assert await _outcomes(Faults(cut_after=5), len(outcomes), reconnect) == outcomes
+    async with pair(echoing(), faults=Faults(cut_after=5), reconnect=reconnect) as client:
+        for number, outcome in enumerate(outcomes):
+            try:
+                assert (await client.request("echo", number, timeout=BOUND))[0] == outcome
+            except BusError as error:
+                assert type(error) is outcome
 
 
 async def test_delays_keep_the_order() -> None:
@@ -108,8 +101,7 @@ async def test_leaving_while_frames_are_late_loses_none_that_were_sent() -> None
         async with pair(bus, faults=Faults(seed=1, delay=0.02)) as client:
             for number in range(10):
                 await client.publish("x", number)
-        await eventually(lambda: len(heard) == 10)
-    assert heard == list(range(10))
+        await eventually(lambda: heard == list(range(10)))
 
 
 async def test_shares_outside_0_to_1_and_other_types_are_refused() -> None:
@@ -152,9 +144,8 @@ async def test_the_bus_of_the_context_may_be_one_with_handlers() -> None:
     async def double(n: int) -> int:
         return 2 * n
 
-    async def outer(ctx: Context) -> int:
-        answer: int = await ctx.bus.request("double", ctx.message.body)
-        return answer
+    async def outer(ctx: Context) -> Any:
+        return await ctx.bus.request("double", ctx.message.body)
 
     async with bus:
         made = context(bus=bus, subject="outer", body=21)
