@@ -330,7 +330,7 @@ class Backbone(Extension):
 
     async def nodes(self) -> Survey[Node]:
         clients, silent = await self._all("clients", None, lambda node, answer: [(node, answer)])
-        found = [Node("", self._parts.services.id, "", len(self._parts.clients), here=True)]
+        found = [Node(self.own, self._parts.services.id, self.title, len(self._parts.clients), here=True)]
         for node, number in clients:
             facts = self._facts(node)
             found.append(Node(node, str(facts.get("bus") or ""), str(facts.get("name") or ""), number))

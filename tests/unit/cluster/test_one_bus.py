@@ -179,7 +179,7 @@ async def test_a_user_is_asked_told_and_found_at_any_node(engine: NatsEngine) ->
             with pytest.raises(TypeError, match="await bus.publish"):
                 one.publish_nowait("build.done", 5, to=there)
             found = await one.nodes()
-            assert found.complete
+            assert found.complete and all(node.id and node.name for node in found)
             assert sorted(node.clients for node in found) == [0, 1]
 
         async def gone() -> bool:
