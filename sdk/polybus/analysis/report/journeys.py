@@ -352,7 +352,7 @@ class Journeys:
 
 
 def _nearby(row: Row) -> str:
-    """Return the SQL for the exchanges around another one: those with its id, then the nearest ones."""
+    """Return the SQL for the exchanges around another one. Exchanges with the same id come first, then the nearest."""
     begin, end = _around(row["at_ns"], _AROUND_NS).values()
     id, protocol = (_text(row[name]) for name in ("correlation_id", "protocol"))
     return f"""
