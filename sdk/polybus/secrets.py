@@ -33,10 +33,12 @@ TAIL: Final = r"[-_ .0-9()\[\]#]{0,6}"
 """Characters allowed after a secret word or ending, for example an index."""
 
 _NO_WORD: Final = re.compile(r"[\W_]+")
-_BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_BOUNDARY: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WITHOUT: Final = dict.fromkeys(map(ord, "-_ ."))
 _PLAIN: Final = tuple(word.replace("_", "") for word in WORDS)
-_is_short: Final = re.compile(rf"(?:^|[^a-z])(?:{'|'.join(SHORT)})[^a-z]?(?:(?:{'|'.join(ENDINGS)})s?)?{TAIL}$").search
+_is_short: Final = re.compile(
+    rf"(?:(?:^|[^a-z])(?:{'|'.join(SHORT)})|2_?fa)[^a-z]?(?:(?:{'|'.join(ENDINGS)})s?)?{TAIL}$"
+).search
 
 _URL: Final = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z0-9+.-]+)://(\S*)")
 """Searched only from the first character of a scheme. Otherwise, the time would be quadratic in the length of a word."""

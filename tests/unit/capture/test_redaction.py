@@ -274,7 +274,7 @@ _NAMES = """
     PRIVATE_KEY sshKey ssh_key encryptionKey signing_key AccountKey SharedKey authCode access_code securityCode
     verification_code recoveryCodes backup_codes oneTimeCode connectionString signature jwt idJwt bearer csrf csrfToken xsrf
     otp otp_code OTP totp totpSeed hotp pin PIN cardPin pin2 pinCode pin[0] mfa mfaCode 2fa 2faCode cvv cvv2 CVC csc sas
-    sas_url psk wpaPsk hmac hmac_key card cardNumber card_number card_no creditCard iban IBAN ssn
+    sas_url psk wpaPsk hmac hmac_key card cardNumber card_number card_no creditCard iban IBAN ssn 2FA my2FACode DBPass SIMPin
 """.split()
 _IN_TEXT = {
     "link": f"see https://shop.example/reset?user=joe&token={PLAIN}&lang=en for more",

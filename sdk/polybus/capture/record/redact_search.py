@@ -28,9 +28,11 @@ OF_VALUES: Final = frozenset("value values val v content contents default curren
 _WORDS: Final = 3
 """Maximum number of words in a name. A longer text is a sentence."""
 _CAPITALS: Final = "|".join(form for word in SHORT for form in (word.title(), word.upper()))
+_TITLES: Final = "|".join(word.title() for word in SHORT)
 _BORDER: Final = r"(?:\b|_|[0-9])"
 _SHORT: Final = (
-    rf"(?:{_BORDER}(?:{'|'.join(SHORT)})|(?-i:[a-z](?:{_CAPITALS})))[-_ ]?(?:(?:{'|'.join(ENDINGS)})s?)?{TAIL}"
+    rf"(?:{_BORDER}(?:{'|'.join(SHORT)})|2fa|(?-i:[a-z](?:{_CAPITALS})|[A-Z](?:{_TITLES})))"
+    rf"[-_ ]?(?:(?:{'|'.join(ENDINGS)})s?)?{TAIL}"
     r"[\"\\=:%\x12]"
 )
 """Expression for short names, up to a quote, the sign before the value, or the tag of a protobuf value."""
