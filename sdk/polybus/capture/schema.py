@@ -66,7 +66,7 @@ FRAMES: Final = pa.schema(
             "options", _STRING, "Options for the decoder that both sides agreed on, as JSON; of a gap row, the missing frames."
         ),
         _column("role", _INT8, "Role of the recording side: 0 client, 1 server."),
-        _column("deadlines_ns", pa.list_(_INT64), "Deadlines of the requests in this frame, ns on the monotonic clock."),
+        _column("deadlines_ns", pa.list_(_INT64), "Deadlines of its requests, ns on the monotonic clock, if the wire carries none."),
         _column("flags", _INT32, "1 truncated, 2 redacted, 4 frames are missing before this row."),
     ],
     metadata={"polybus.capture": SCHEMA_VERSION},
@@ -84,7 +84,7 @@ KINDS: Final = (
 EVENTS: Final = pa.schema(
     [
         _column("id", _STRING, "Id of the event: from the wire, or else <capture_id>/<seq>/<sub>."),
-        _column("source", _STRING, "Sender: from the wire, or else its address."),
+        _column("source", _STRING, "Sender: from the wire, or else its address, or of frames out capture_id."),
         _column("type", _STRING, "<protocol>.<kind>"),
         _SUBJECT,
         _column("time", _TIMESTAMP, "When it was recorded."),
@@ -111,7 +111,7 @@ EVENTS: Final = pa.schema(
         _SUB,
         _column("nbytes", _INT32, "Size of the frame at its first message; 0 at the others."),
         _column("mono_ns", _INT64, "Monotonic clock, ns: for latencies."),
-        _column("deadline_ns", _INT64, "Deadline of a request by the recording side, ns on that clock."),
+        _column("deadline_ns", _INT64, "Deadline of the recorder's request if the wire has none, ns on that clock."),
         _column("client", _STRING, "Client of the connection behind a broker; otherwise empty."),
         _column("tunnel", _STRINGS, "Names of the tunnels that carry it, outermost first."),
         _column("flags", _INT32, "As in the capture."),
