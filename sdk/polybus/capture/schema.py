@@ -66,7 +66,7 @@ FRAMES: Final = pa.schema(
             "options", _STRING, "Options for the decoder that both sides agreed on, as JSON; of a gap row, the missing frames."
         ),
         _column("role", _INT8, "Role of the recording side: 0 client, 1 server."),
-        _column("deadlines_ns", pa.list_(_INT64), "Deadlines of its requests, ns on the monotonic clock, if the wire carries none."),
+        _column("deadlines_ns", pa.list_(_INT64), "Deadlines of its requests, ns (monotonic), if the wire carries none."),
         _column("flags", _INT32, "1 truncated, 2 redacted, 4 frames are missing before this row."),
     ],
     metadata={"polybus.capture": SCHEMA_VERSION},
