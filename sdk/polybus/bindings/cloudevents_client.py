@@ -67,8 +67,8 @@ class EventsClient(HttpClient):
             away = turned_away(status, body)
             if away is not None and away.error is not None:
                 raise away.error
-            # Third-party servers may not support OPTIONS, but any answer below 500 shows that they are up.
-            if status >= 500:
+            # Third-party servers may not support OPTIONS, but any answer below 500 shows that they are up, and 501 too.
+            if status >= 500 and status != 501:
                 raise answered(status, body)
         except BaseException as error:
             await to_the_end(made.drop)

@@ -434,7 +434,8 @@ OTHERS = {
 
 @asynccontextmanager
 async def foreign(answer: Any) -> AsyncIterator[str]:
-    app = Starlette(routes=[Route("/events", answer, methods=["POST"])])  # 405 for OPTIONS
+    unknown = Route("/events", lambda request: Response(status_code=501), methods=["OPTIONS"])
+    app = Starlette(routes=[Route("/events", answer, methods=["POST"]), unknown])
     with anyio.fail_after(BOUND):
         async with running(app) as server:
             yield url_of(server)
