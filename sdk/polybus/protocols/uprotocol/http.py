@@ -20,7 +20,7 @@ from ...message import Message
 from ...plugins.tools import check_choice
 from .adapter import DEFAULT_ENTITY, UProtocol, UProtocolCodec
 from .cloudevent import attributes_of, message_of, named, typed
-from .events import FORMATS, OLD_LEVEL, format_of, normalise, written_body
+from .events import FORMATS, OCTET_STREAM, OLD_LEVEL, format_of, normalise, written_body
 from .rules import TOLERATED, Leniency, refuse
 
 Format: TypeAlias = Literal["json", "protobuf"]
@@ -216,6 +216,9 @@ def _from_binary(headers: Mapping[str, str], body: bytes, leniency: Leniency) ->
     if attributes.pop("datacontenttype", None) is not None and leniency is not Leniency.LENIENT:
         text = "ce-datacontenttype: in binary mode Content-Type gives it (CloudEvents 1.0.2, HTTP binding, 3.1.1)"
         raise refuse(text, "ambiguous")
-    if body and "content-type" in headers:
-        attributes["datacontenttype"] = headers["content-type"]
-    return attributes, body or None
+    content_type = headers.get("content-type")
+    if not body and content_type != OCTET_STREAM:
+        return attributes, None
+    if content_type is not None:
+        attributes["datacontenttype"] = content_type
+    return attributes, body

@@ -136,12 +136,13 @@ NASTY = {
     "dataschema": "/x?y=%22z%22",
     "note": 'gr\u00fcn "quoted" 100%',
 }
+EMPTY = {**NASTY, "datacontenttype": "application/octet-stream", "data_base64": ""}
 
 
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 @pytest.mark.parametrize("mode", ["structured", "binary", "batch"])
 @pytest.mark.parametrize(
-    "event", [REQUEST, RESPONSE, FULL, PUBLISH, NASTY], ids=["request", "answer", "full", "publish", "nasty"]
+    "event", [REQUEST, RESPONSE, FULL, PUBLISH, NASTY, EMPTY], ids=["request", "answer", "full", "publish", "nasty", "empty"]
 )
 def test_an_event_goes_through_http_and_back(event: dict[str, Any], mode: Any, format: Any) -> None:
     message = decode(event)
