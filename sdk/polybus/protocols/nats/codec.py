@@ -133,8 +133,8 @@ class NatsCodec:
             if headers.left_out:
                 facts = {LEFT_OUT: headers.left_out}
         if not payload:
-            format = OCTETS if octets else JSON
-            return Message(kind, subject, id, None, format, fields, ttl, None, reply_to, facts, peer)
+            raw, format = (payload, OCTETS) if octets else (None, JSON)
+            return Message(kind, subject, id, raw, format, fields, ttl, None, reply_to, facts, peer)
         if not octets and payload[0] in _JSON_BEGINS:
             try:
                 if len(payload) > self._shallow:
@@ -201,7 +201,7 @@ class NatsCodec:
         raw = message.encoded(self.formats, lambda value: self.format_for(value, ""))
         if raw is None:
             return b"", []
-        octets = message.format is OCTETS and raw and raw[0] in _JSON_BEGINS
+        octets = message.format is OCTETS and (not raw or raw[0] in _JSON_BEGINS)
         return raw, [(BODY, "bytes")] if octets else []
 
     def _inbox(self, id: Any) -> str:

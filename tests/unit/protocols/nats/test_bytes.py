@@ -62,7 +62,7 @@ def test_what_clients_say_is_read_and_written(
 
 
 def test_bytes_that_could_be_json_are_marked_and_come_back_as_bytes() -> None:
-    for raw in (b"7", b"null", b"[not JSON", b'"', b"\r\n", b" "):
+    for raw in (b"", b"7", b"null", b"[not JSON", b'"', b"\r\n", b" "):
         frame = CODEC.encode([Message(Kind.PUBLISH, "a", None, raw, OCTETS)])
         assert b"Polybus-Body: bytes" in frame
         again = read(frame)
