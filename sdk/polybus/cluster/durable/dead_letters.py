@@ -355,7 +355,8 @@ class Letters:
         whole = await self._completed(letter) if letter.left_out else letter
         format = OCTETS if whole.octets else JSON
         headers = {**whole.headers, **({ID: whole.id} if whole.id else {})}
-        message = Message(Kind.PUBLISH, letter.subject, None, whole.body or None, format, headers or None)
+        body = whole.body or (b"" if whole.octets else None)
+        message = Message(Kind.PUBLISH, letter.subject, None, body, format, headers or None)
         id = f"dead.{letter.durable}.{letter.number}.{letter.at}"
         await self.publishing.store(message, id, self._time() + _AGAIN, only=letter.durable)
         await self.drop(letter)
