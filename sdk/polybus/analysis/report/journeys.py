@@ -13,7 +13,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import unquote
@@ -223,32 +222,36 @@ _CHOSEN_NAMES: Final = ("outcome", "latency_ns", "request_time_ns", *TIES.split(
 _CHOICE: Final = pa.schema([("place", pa.int64()), ("why", pa.string()), *map(EXCHANGES.field, _CHOSEN_NAMES)])
 _FOLLOWED: Final = 6
 _BODY: Final = 300
-_LINK: Final = ("capture_id", "conn_id", "protocol", "peer", "who", "closed", "n", "last_ns")
+_LAST: Final = f"""
+    select events.capture_id, events.conn_id, seq, sub, kind, direction, subject, code_name, time_ns, nbytes,
+        data[1:{_BODY + 1}] as data
+    from {{events}} as events join {{wanted}} as wanted
+    on events.capture_id = wanted.capture_id and events.conn_id = wanted.conn_id and time_ns between from_ns and to_ns
+    where kind != 'heartbeat' and {USERS}
+    qualify row_number() over (partition by events.capture_id, events.conn_id order by seq desc, sub desc) <= 20
+    order by seq, sub
+"""
+_LINK: Final = pa.schema([*map(EVENTS.field, ("capture_id", "conn_id")), ("from_ns", pa.int64()), ("to_ns", pa.int64())])
+_SHOWN: Final = ("capture_id", "conn_id", "protocol", "peer", "who", "closed", "n", "last_ns")
 _BEFORE_NS: Final = 30_000_000_000
 """The last messages of a connection are searched in this time before its end."""
 
 
 def follow_connections(engine: Engine, output: Output, sums: Sums, sessions: Rows) -> Rows:
     """Return the first connections of `sessions`, with their last messages."""
-    known = {tuple(row[name] for name in _LINK): row for row in sums.now.followed}
-    found = [{name: row[name] for name in _LINK} for row in sessions[:_FOLLOWED] if row["last_ns"] is not None]
+    known = {tuple(row[name] for name in _SHOWN): row for row in sums.now.followed}
+    found = [{name: row[name] for name in _SHOWN} for row in sessions[:_FOLLOWED] if row["last_ns"] is not None]
     sums.now.followed = [known.get(tuple(row.values()), row) for row in found]
-    with on_driver(engine) as here:
-        for row in sums.now.followed:
-            if "messages" not in row:
-                events = sums.near(here, output, "events", _joined([(row["last_ns"], _BEFORE_NS)]))
-                messages = here.rows(here.sql(_last_messages(row), events=events)).to_pylist()
-                row["messages"] = [_with_body(message) for message in reversed(messages)]
+    if new := [row for row in sums.now.followed if "messages" not in row]:
+        with on_driver(engine) as here:
+            events = sums.near(here, output, "events", _joined((row["last_ns"], _BEFORE_NS) for row in new))
+            given = pa.Table.from_pylist([row | _around(row["last_ns"], _BEFORE_NS) for row in new], _LINK)
+            messages = [
+                _with_body(one) for one in here.rows(here.sql(_LAST, events=events, wanted=here.hand(given))).to_pylist()
+            ]
+        for row in new:
+            row["messages"] = [one for one in messages if all(one[name] == row[name] for name in ("capture_id", "conn_id"))]
     return sums.now.followed
-
-
-def _last_messages(link: Row) -> str:
-    return f"""
-        select capture_id, conn_id, seq, sub, kind, direction, subject, code_name, time_ns, nbytes, data[1:{_BODY + 1}] as data
-        from {{events}} where capture_id = {_text(link["capture_id"])} and conn_id = {_text(link["conn_id"])}
-            and kind != 'heartbeat' and {USERS}
-        order by seq desc, sub desc limit 20
-    """
 
 
 def _with_body(message: Row) -> Row:
@@ -307,8 +310,9 @@ class Journeys:
         chosen = engine.rows(engine.sql(text, exchanges=self._exchanges, **tables)).to_pylist()
         if not chosen:
             return []
-        near = [engine.rows(engine.sql(_nearby(row), exchanges=self._exchanges)).to_pylist() for row in chosen]
-        rows = [*chosen, *chain.from_iterable(near)]
+        around = " union all ".join(f"({_nearby(place, row)})" for place, row in enumerate(chosen))
+        near = engine.rows(engine.sql(around, exchanges=self._exchanges)).to_pylist()
+        rows = [*chosen, *near]
         slack = self._stepped_ns + _AROUND_NS
         moments = ((row["request_time_ns"] + after, slack) for row in rows for after in {0, row["latency_ns"] or 0})
         events = self._events(_joined(moments))
@@ -317,10 +321,10 @@ class Journeys:
             asked = messages.get(_message_of(row, "request"))
             row["digest"] = asked["digest"] if asked is not None and asked["digest"] not in _COMMON else None
             row["traceparent"] = asked["traceparent"] if asked is not None else None
-        found = [
-            (row["why"], row, follow(row, some[:_NEAR], all_near=len(some) <= _NEAR))
-            for row, some in zip(chosen, near, strict=True)
-        ]
+        found = []
+        for place, row in enumerate(chosen):
+            some = [other for other in near if other["story"] == place]
+            found.append((row["why"], row, follow(row, some[:_NEAR], all_near=len(some) <= _NEAR)))
         ways = [_Way(why, row, hops, messages) for why, row, hops in _distinct(found, shown)]
         self._carry(events, ways)
         return [way.told() for way in ways]
@@ -351,12 +355,12 @@ class Journeys:
                     frame["carriers"].append(min(outer, key=lambda row: abs(row["time_ns"] - frame["time_ns"])))
 
 
-def _nearby(row: Row) -> str:
+def _nearby(story: int, row: Row) -> str:
     """Return the SQL for the exchanges around another one. Exchanges with the same id come first, then the nearest."""
     begin, end = _around(row["at_ns"], _AROUND_NS).values()
     id, protocol = (_text(row[name]) for name in ("correlation_id", "protocol"))
     return f"""
-        select {_LISTED} from {{exchanges}} where at_ns between {begin} and {end}
+        select {story} as story, {_LISTED} from {{exchanges}} where at_ns between {begin} and {end}
         order by coalesce(correlation_id = {id} and protocol = {protocol}, false) desc, abs(at_ns - {row["at_ns"]}), {TIES}
         limit {_NEAR + 1}
     """
