@@ -16,7 +16,6 @@ from tests.support import BOUND, eventually
 
 
 def echoing(**options: Any) -> Bus:
-    """A bus with a handler."""
     bus = Bus(**options)
 
     @bus.handle("echo")
@@ -38,10 +37,7 @@ async def test_both_ends_of_nats_are_clients_of_an_engine() -> None:
 
 
 async def test_the_identity_is_what_handlers_see_and_authenticate_is_not_asked() -> None:
-    def authenticate(handshake: Any) -> Any:
-        raise AssertionError("not asked")
-
-    bus = echoing(authenticate=authenticate)
+    bus = echoing(authenticate=lambda handshake: pytest.fail("it was asked"))
     async with pair(bus, identity="ann") as ann, pair(bus, identity=Identity({"id": 7}, key="bob")) as bob:
         assert await ann.request("echo", 1) == [1, "ann"]
         assert await bob.request("echo", 2) == [2, {"id": 7}]
@@ -109,14 +105,13 @@ async def test_shares_outside_0_to_1_and_other_types_are_refused() -> None:
         with pytest.raises(ValueError, match="must be"):
             Faults(**wrong)
     for name, kind in (("bus", "Bus"), ("client", "Bus"), ("faults", "Faults")):
-        arguments: dict[str, Any] = {"bus": Bus(), name: object()}
-        await refused(pair(**arguments), TypeError, f"{name}=.* must be {kind}")
+        await refused(pair(**dict[str, Any](bus=Bus()) | {name: object()}), TypeError, f"{name}=.* must be {kind}")
 
 
 def test_a_suite_leaves_out_what_it_is_told_with_a_reason_and_knows_its_own_tests() -> None:
     suite = protocol_suite(Ubre, skip={"test_headers_arrive": "this wire has none"})
-    (mark,) = [mark for mark in suite.test_headers_arrive.pytestmark if mark.name == "skip"]
-    assert mark.kwargs == {"reason": "this wire has none"}
+    told = [mark.kwargs for mark in suite.test_headers_arrive.pytestmark if mark.name == "skip"]
+    assert told == [{"reason": "this wire has none"}]
     for suite_of in (protocol_suite, lambda *of, skip: transport_suite(Memory, "memory://x", skip=skip)):
         with pytest.raises(ValueError, match="no tests of the suite"):
             suite_of(Ubre, skip={"test_nothing": ""})
