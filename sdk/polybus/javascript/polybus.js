@@ -95,7 +95,7 @@ const disconnected = (reason, sent) =>
 function encode(value) {
   const wrong = misfit(value, 0)
   if (!wrong) return quote(value)
-  const path = `$${wrong.path}`
+  const path = '$' + wrong.path
   throw new EncodeError(`${path}: cannot encode ${wrong.what}`, { path })
 }
 
@@ -103,11 +103,12 @@ function encode(value) {
 function misfit(value, depth) {
   const type = typeof value
   let what
-  if (type === 'string') what = /\p{Surrogate}/u.test(value) && 'a lone surrogate'
+  if (type === 'string') what = /\p{Cs}/u.test(value) && 'a lone surrogate'
   // Numbers beyond 2^53 lose digits.
   else if (type === 'number') what = !Number.isSafeInteger(value) && !(value % 1) && `${value}`
   else if (type === 'boolean' || value === null) return
-  else if (value?.toJSON) return misfit(value.toJSON(''), depth)
+  // A Buffer of Node would become an object, and an invalid date null.
+  else if (value?.toJSON?.() && !ArrayBuffer.isView(value)) return misfit(value.toJSON(), depth)
   else if (depth > 127) what = 'over 128 levels' // or an object that contains itself
   else if (Array.isArray(value)) {
     for (let index = 0; index < value.length; index++) {
@@ -455,8 +456,7 @@ export class Bus extends EventTarget {
     this.#changed = false
     if (!this.#up) return
     const told = []
-    for (const topic of this.#topics.values()) {
-      const { pattern } = topic
+    for (const [pattern, topic] of this.#topics) {
       if (!topic.hearers.size) {
         if (topic.told) this.#write(quote({ unsubscribe: pattern }))
         this.#forget(topic, disconnected('unsubscribed', false))
@@ -474,7 +474,7 @@ export class Bus extends EventTarget {
     topic.told = false
     this.#topics.delete(topic.pattern)
     this.#wild.delete(topic)
-    for (const { close } of topic.hearers) close()
+    topic.hearers.forEach(({ close }) => close())
     topic.ready.reject(error)
   }
 

@@ -413,6 +413,8 @@ test('bodies that JSON would change are refused where they are given', async (t)
     [{ a: [1, -Infinity] }, '$.a[1]', 'Infinity'],
     [10n, '$', 'BigInt'],
     [{ file: new Uint8Array(2) }, '$.file', 'Uint8Array'],
+    [{ file: Buffer.of(1, 2) }, '$.file', 'Uint8Array'],
+    [[new Date(NaN)], '$[0]', 'Date'],
     [[new Map()], '$[0]', 'Map'],
     [{ a: { b: new Set() } }, '$.a.b', 'Set'],
     [Promise.resolve(1), '$', 'Promise'],
