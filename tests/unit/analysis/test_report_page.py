@@ -225,3 +225,13 @@ def test_a_clock_that_is_as_wrong_as_can_be_spoils_no_report(tmp_path: Path, mom
     done = day.analysed(tmp_path / "day")
     assert [row["why"] for row in done.metrics["journeys"]] == ["failed"] * 3
     assert "3 of 3 requests (100 %) were refused" in Path(done.report).read_text()
+
+
+def test_the_last_messages_of_a_connection_are_those_before_its_own_end(tmp_path: Path) -> None:
+    day = Day()
+    for conn in ("long", "short"):
+        day.say('{"publish":"early"}', 1, conn_id=conn)
+    day.wait(60)
+    day.say('{"publish":"late"}', 1, conn_id="long")
+    followed = {row["conn_id"]: row["messages"] for row in day.metrics(tmp_path)["followed"]}
+    assert {conn: [one["subject"] for one in some] for conn, some in followed.items()} == {"long": ["late"], "short": ["early"]}

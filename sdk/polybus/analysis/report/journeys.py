@@ -13,6 +13,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import unquote
@@ -310,9 +311,9 @@ class Journeys:
         chosen = engine.rows(engine.sql(text, exchanges=self._exchanges, **tables)).to_pylist()
         if not chosen:
             return []
-        around = " union all ".join(f"({_nearby(place, row)})" for place, row in enumerate(chosen))
-        near = engine.rows(engine.sql(around, exchanges=self._exchanges)).to_pylist()
-        rows = [*chosen, *near]
+        # All in one query would need a multiple of the memory.
+        near = [engine.rows(engine.sql(_nearby(row), exchanges=self._exchanges)).to_pylist() for row in chosen]
+        rows = [*chosen, *chain.from_iterable(near)]
         slack = self._stepped_ns + _AROUND_NS
         moments = ((row["request_time_ns"] + after, slack) for row in rows for after in {0, row["latency_ns"] or 0})
         events = self._events(_joined(moments))
@@ -321,10 +322,10 @@ class Journeys:
             asked = messages.get(_message_of(row, "request"))
             row["digest"] = asked["digest"] if asked is not None and asked["digest"] not in _COMMON else None
             row["traceparent"] = asked["traceparent"] if asked is not None else None
-        found = []
-        for place, row in enumerate(chosen):
-            some = [other for other in near if other["story"] == place]
-            found.append((row["why"], row, follow(row, some[:_NEAR], all_near=len(some) <= _NEAR)))
+        found = [
+            (row["why"], row, follow(row, some[:_NEAR], all_near=len(some) <= _NEAR))
+            for row, some in zip(chosen, near, strict=True)
+        ]
         ways = [_Way(why, row, hops, messages) for why, row, hops in _distinct(found, shown)]
         self._carry(events, ways)
         return [way.told() for way in ways]
@@ -355,12 +356,12 @@ class Journeys:
                     frame["carriers"].append(min(outer, key=lambda row: abs(row["time_ns"] - frame["time_ns"])))
 
 
-def _nearby(story: int, row: Row) -> str:
+def _nearby(row: Row) -> str:
     """Return the SQL for the exchanges around another one. Exchanges with the same id come first, then the nearest."""
     begin, end = _around(row["at_ns"], _AROUND_NS).values()
     id, protocol = (_text(row[name]) for name in ("correlation_id", "protocol"))
     return f"""
-        select {story} as story, {_LISTED} from {{exchanges}} where at_ns between {begin} and {end}
+        select {_LISTED} from {{exchanges}} where at_ns between {begin} and {end}
         order by coalesce(correlation_id = {id} and protocol = {protocol}, false) desc, abs(at_ns - {row["at_ns"]}), {TIES}
         limit {_NEAR + 1}
     """
