@@ -48,6 +48,8 @@ _NOUNS: Final = {
     "notify": "notification",
     "subscribe": "subscription",
     "unsubscribe": "unsubscription",
+    **{"cancel": "cancellation", "open": "stream", "item": "stream item", "credit": "stream credit", "end": "stream end"},
+    **{"cut": "truncated frame", "damaged": "corrupt frame", "unreadable": "unreadable frame", "tunnel": "tunnel frame"},
 }
 
 

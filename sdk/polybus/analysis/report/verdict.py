@@ -420,7 +420,7 @@ def _unseen(metrics: dict[str, Any]) -> Iterator[Finding]:
 def _unheard(metrics: dict[str, Any]) -> Iterator[Finding]:
     told = [(_subject(row), row["n"]) for row in metrics["unheard"]]
     if lost := sum(n for _, n in told):
-        text = f"{lost:,} publications arrived without a subscribed client: {_most(told, lost)}."
+        text = f"{counted(lost, 'publication')} arrived without a subscribed client: {_most(told, lost)}."
         yield Finding("unheard", f"{text} Only the recorded program itself can have handled them.", "Throughput")
 
 
