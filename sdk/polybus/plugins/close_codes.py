@@ -10,6 +10,9 @@ from . import Closed
 MAX_REASON: Final = 123
 """Maximum length of a close reason in bytes. Control frames carry 125 bytes (RFC 6455, section 5.5), including the code."""
 
+_USUAL: Final = (1000, 1005)
+"""Codes of a normal closure."""
+
 
 def code_for(error: BusError) -> int:
     """Return the close code for rejecting a client with an error."""
@@ -22,7 +25,8 @@ def text_of(error: BusError) -> str:
 
 
 def closed_by_peer(code: int, reason: str) -> Closed:
-    """Return the `Closed` for a close code received from the peer."""
+    """Return the `Closed` for a close code received from the peer. Without a reason, it names an unusual code."""
+    reason = reason or ("" if code in _USUAL else f"closed with code {code}")
     error = Unauthorized if code == 4401 else Forbidden if code == 4403 else None
     return Closed(code, reason, None if error is None else error(reason))
 
