@@ -96,6 +96,7 @@ SPEC = '{"dialect":"spec"}'
         (b'{"request":"a-1","body":{"subject":"a.b","data":["x",{"y":"zz', SPEC, ["a.b"]),
         (b'{"request":"a.b","body":{"subject":"of a mail","data":["x",{"y":"zz', "{}", []),
         (b'{"request":"a.b","body":{"subject":"of a ma', SPEC, []),
+        *((b'{"request":"a.b",' + rest, SPEC, []) for rest in (b'"body":"half of a te', b'"body":[1,2', b'"headers":{"a":"b')),
         (b'[{"ToSubject":"a","Value":1},{"ToSubject":"b","ReplyTo":"c","Value":{"x":[1,2', "{}", ["a", "b"]),
         (b'[{"ToSubject":"a","Value":1},{"ToSubject":"b","ReplyTo":"c', "{}", ["a"]),
         (b"PUB a.b _INBOX.a.1 5000\r\nhell", "{}", ["a.b"]),

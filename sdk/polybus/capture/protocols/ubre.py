@@ -21,11 +21,13 @@ def without_body(frame: bytes, options: Mapping[str, Any], cut: bool) -> bytes:
         body = kept.pop("body", None)
         for name in ("data", "text", "detail"):
             kept.pop(name, None)
-        if body is not None and "request" in kept and "id" not in kept:  # the document's dialect: a subject inside
-            subject = msgspec.json.decode(bytes(body)).get("subject", "")
+        if "request" in kept and "id" not in kept:  # the document's dialect: a subject inside
+            value = None if body is None else msgspec.json.decode(bytes(body))
+            subject = value.get("subject", "") if isinstance(value, dict) else ""
             if cut and not (subject and options.get("dialect") == "spec"):
                 raise ValueError("its id or subject may have been cut off")
-            kept["body"] = Raw(encode({"subject": subject}))
+            if body is not None:
+                kept["body"] = Raw(encode({"subject": subject}))
         return encode(kept)
     letter, name_length, _ = HEADER.unpack_from(frame)
     text = frame[7 : 7 + name_length]
