@@ -126,6 +126,7 @@ def test_info_is_for_people_and_compact_and_export_print_their_files(tmp_path: P
         (["record", "ubre+tcp://127.0.0.1:1", "x", "--listen", "csb+tcp://127.0.0.1:0"], "does not translate", 2),
         (["record", "ubre+memory://here", "x"], "--listen", 2),
         (["record", "ubre+tcp://127.0.0.1:1", "s3://bucket/c"], "'s3://bucket/c' must be a folder on this machine", 2),
+        (["record", "ubre+tcp://127.0.0.1:1", ""], "record='' must be the path of a folder; '.' is the current one", 2),
         (
             ["broker", "--clients", "csb+tcp://127.0.0.1:0", "--servers", "csb+tcp://127.0.0.1:0", "--record", "s3://b/c"],
             "s3://b/c",

@@ -302,6 +302,8 @@ def make_recorder(
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"record={path!r:.80} must be the path of a folder, not {type(path).__name__}")
+    if not os.fspath(path):
+        raise ValueError("record='' must be the path of a folder; '.' is the current one")
     if "://" in os.fspath(path):
         raise ValueError(f"record={os.fspath(path)!r} must be a folder on this machine; copy its sealed segments from there")
     seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else max_age
