@@ -27,7 +27,7 @@ from .. import analysis, spark
 from ..capture import Capture
 from ..capture.errors import CaptureError
 from ..plugins.tools import counted, in_one_line, shown_duration
-from ..protocols.up import names_in
+from ..protocols.up.names import table_in
 from .bridge import read_routes, text_of
 from .options import Json, argument, duration, flag, json_line, option
 from .problems import PeerError, UsageError
@@ -80,7 +80,7 @@ def analyse(
     """
     out, limits = out or results_of(capture), _limits(fail_on)
     window: dict[str, Any] = {**_times(start, end), "connection": connection or None}
-    table = names_in(text_of(names, "--names"), file=str(names)) if names is not None else {}
+    table = table_in(text_of(names, "--names"), str(names), 1 << 32) if names is not None else {}
     called = analysis.Names(table, tuple(read_routes(routes)) if routes is not None else ())
     # First, because Spark takes ten seconds to start.
     analysis.check(capture, out, **window, before=before or None)

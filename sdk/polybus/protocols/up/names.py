@@ -39,6 +39,11 @@ def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
     Raises:
         ValueError: If the table is invalid. The message names the file and line.
     """
+    return table_in(text, file, ANY_PART)
+
+
+def table_in(text: str, file: str, end: int) -> dict[str, Any]:
+    """Read a table as `names_in` does, with numbers below `end`: reports also name the actions of CSB."""
     text = checked_text(text)
     try:
         table = tomllib.loads(text)
@@ -49,7 +54,7 @@ def names_in(text: str, *, file: str = "names") -> dict[str, Any]:
     taken: dict[Place, str] = {}
     for name, given in table.items():
         try:
-            _entry(name, given, taken)
+            _entry(name, given, taken, end)
         except ValueError as error:
             raise ValueError(f"up: {file}{_line_of(name, text)}: {error}") from error
     return table
@@ -80,13 +85,13 @@ def table_of(names: Mapping[str, Any] | Table) -> Table:
         raise ValueError(f"up: names: {error}") from error
 
 
-def _entry(name: Any, given: Any, taken: dict[Place, str]) -> tuple[Place, ...]:
+def _entry(name: Any, given: Any, taken: dict[Place, str], end: int = ANY_PART) -> tuple[Place, ...]:
     if type(name) is not str or not name or "/" in name:
         raise ValueError(f"{name!r} is not a name: a name must be a string without a slash")
     if isinstance(given, Mapping):
         inner = next(iter(given), "...")
         raise ValueError(f'{name!r} is a table of several: write a name with a dot in quotes, as in "{name}.{inner}" = 0x8001')
-    places = tuple(_place(name, one) for one in (given if isinstance(given, (list, tuple)) else (given,)))
+    places = tuple(_place(name, one, end) for one in (given if isinstance(given, (list, tuple)) else (given,)))
     if not 1 <= len(places) == len({_is_topic(place) for place in places}):
         raise ValueError(f"{name!r} has one method, one topic, or one of each, not {given!r}")
     for place in places:
@@ -96,7 +101,7 @@ def _entry(name: Any, given: Any, taken: dict[Place, str]) -> tuple[Place, ...]:
     return places
 
 
-def _place(name: str, given: Any) -> Place:
+def _place(name: str, given: Any, end: int) -> Place:
     try:
         uri = parse_uuri(given) if isinstance(given, str) else given
     except UUriError as error:
@@ -104,7 +109,7 @@ def _place(name: str, given: Any) -> Place:
     if isinstance(uri, UUri):
         if not uri.is_pattern and uri.resource:
             return uri
-    elif type(uri) is int and 0 < uri < ANY_PART:
+    elif type(uri) is int and 0 < uri < end:
         return uri
     text = "a number from 1 to 7FFF (a method) or from 8000 to FFFE (a topic), or an address with one"
     raise ValueError(f"{given!r} of {name!r} is not {text}")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from polybus.protocols.up import Up, names_in
-from polybus.protocols.up.names import table_of
+from polybus.protocols.up.names import table_in, table_of
 from polybus.protocols.up.uuris import parse_uuri
 from tests.vectors import up_vectors as vectors
 
@@ -23,6 +23,7 @@ def test_a_table_of_a_file_is_that_of_code() -> None:
     assert from_file.names == (("door.opened", (0x80CD,)), ("UpdateDoor", (update,)), ("light", (0xC, 0x80CE)))
     assert table_of(from_file.names) == from_file.names
     assert hash(from_file) == hash(Up(names=names_in(FILE), clock=from_file.clock))
+    assert table_in('"tank.get" = 0x00010001', "reports also name the actions of CSB", 1 << 32) == {"tank.get": 0x10001}
 
 
 def test_a_file_that_is_no_table_is_refused_with_the_place_and_a_name_that_is_written_otherwise_without_its_line() -> None:
