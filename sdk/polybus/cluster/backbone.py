@@ -199,6 +199,7 @@ class Backbone(Extension):
             link.hold()
             runtime.spawn(self._settle, link, self._outages)
         else:
+            self._missing.clear()
             link.release()  # an outage may have interrupted `_settle`
 
     async def _settle(self, link: Link, outages: int) -> None:
@@ -329,12 +330,12 @@ class Backbone(Extension):
     # -- queries to all nodes. Answers are not cached, so they are never stale. ------------------------------------------------
 
     async def nodes(self) -> Survey[Node]:
-        clients, silent = await self._all("clients", None, lambda node, answer: [(node, answer)])
+        clients, complete = await self._all("clients", None, lambda node, answer: [(node, answer)])
         found = [Node(self.own, self._parts.services.id, self.title, len(self._parts.clients), here=True)]
         for node, number in clients:
             facts = self._facts(node)
             found.append(Node(node, str(facts.get("bus") or ""), str(facts.get("name") or ""), number))
-        return Survey(tuple(found), not silent)
+        return Survey(tuple(found), complete)
 
     def _facts(self, node: str) -> Any:
         known = self.nodes_known.get(node)
@@ -344,12 +345,12 @@ class Backbone(Extension):
         """Return the clients on all nodes that have subscribed to a pattern. Raises an error if the pattern is not valid."""
         check_pattern(pattern, self._parts.services.limits.subject)
         wire = wire_pattern(pattern)
-        there, silent = await self._all("present", wire, self._remote)
-        return Survey((*(peer.public for peer in self._subscribed(wire)), *there), not silent)
+        there, complete = await self._all("present", wire, self._remote)
+        return Survey((*(peer.public for peer in self._subscribed(wire)), *there), complete)
 
     async def peers_of(self, key: str) -> Survey[Any]:
-        there, silent = await self._all("peers", key, self._remote)
-        return Survey((*(peer.public for peer in self._parts.clients_of(key)), *there), not silent)
+        there, complete = await self._all("peers", key, self._remote)
+        return Survey((*(peer.public for peer in self._parts.clients_of(key)), *there), complete)
 
     async def metrics(self) -> tuple[str, dict[str, str | None]]:
         """Implement `Mesh.metrics`. Node names are labels in the metrics, so equal names are numbered."""
@@ -372,8 +373,11 @@ class Backbone(Extension):
             if isinstance(row, list) and len(row) == 3
         ]
 
-    async def _all(self, subject: str, body: Any, read: Callable[[str, Any], Sequence[Any]]) -> tuple[list[Any], list[str]]:
-        return await self._ask(dict.fromkeys(self.nodes_known, body), subject, read, PATIENCE)
+    async def _all(self, subject: str, body: Any, read: Callable[[str, Any], Sequence[Any]]) -> tuple[list[Any], bool]:
+        """Query all known nodes. The second result is False if a node is silent, or may be unknown because of an outage."""
+        whole = self._down_since is None and not self._missing
+        found, silent = await self._ask(dict.fromkeys(self.nodes_known, body), subject, read, PATIENCE)
+        return found, whole and not silent
 
     async def _ask(
         self, bodies: Mapping[str, Any], subject: str, read: Callable[[str, Any], Sequence[Any]], seconds: float

@@ -194,11 +194,7 @@ class User(ClusterVerbs):
             return False
 
     async def peers(self) -> Survey[Any]:
-        """Find all connections of the user. Each result is either a `Peer` of this bus or a `RemotePeer`.
-
-        Raises:
-            Disconnected: If the engine of the cluster is down.
-        """
+        """Find all connections of the user. Each result is either a `Peer` of this bus or a `RemotePeer`."""
         links = self._links
         if links.mesh is None:
             return Survey(tuple(peer.public for peer in links.peers_of(self.key)))
