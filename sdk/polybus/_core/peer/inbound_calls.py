@@ -445,8 +445,8 @@ class InboundCalls:
         places = call.places
         if places is not None and places.full and _has_place(runtime, self.link, running):
             return f"{why} behind {places.most} that the handler of {call.message.subject!r} has at once (running=)"
-        if running >= limits.running:
-            return f"{why} behind {running} that run (Limits.running)"
+        if running >= _most_running(self.link):
+            return f"{why} behind {running} that run ({'Limits' if self.link.most_running is None else 'Cluster'}.running)"
         if not self.may_begin():
             return f"{why} until you read your answers (Limits.outbox_bytes)"
         if _has_place(runtime, self.link, running):
