@@ -75,8 +75,8 @@ class Store:
             when the store is full.
         replicas: Number of servers that store each message, at most 5. With 2n + 1, the store survives the failure of n
             servers.
-        dedup: Time in seconds or as a `timedelta` during which messages with a repeated id are discarded. Must not exceed
-            `max_age`.
+        dedup: Time in seconds or as a `timedelta` during which messages with a repeated id are discarded, at least 0.1 s.
+            Limited to `max_age`.
         work: Use the store as a work queue: messages are removed once a durable handler has processed them. The patterns of its
             durable handlers must not overlap, and handlers start with all stored messages.
 
@@ -293,7 +293,7 @@ class Survey(tuple[T_co, ...]):
     """Results from the nodes of a cluster, as a sequence.
 
     Attributes:
-        complete: True if all known nodes have responded or left.
+        complete: True if all known nodes have responded or left. False while the engine is down.
     """
 
     complete: bool
