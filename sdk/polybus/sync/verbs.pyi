@@ -603,11 +603,7 @@ class BlockingUser(Twin):
             DeadlineExceeded: If the user's node does not answer within 2 s.
         """
     def peers(self) -> Survey[Any]:
-        """Find all connections of the user. Each result is either a `BlockingPeer` of this bus or a `BlockingRemotePeer`.
-
-        Raises:
-            Disconnected: If the engine of the cluster is down.
-        """
+        """Find all connections of the user. Each result is either a `BlockingPeer` of this bus or a `BlockingRemotePeer`."""
 
 class BlockingCaller(Twin):
     """A `Caller` that blocks the calling thread."""
