@@ -19,7 +19,7 @@ import msgspec.inspect
 from msgspec import Struct
 
 from .._validation import in_one_line, shown
-from ..body import JSON, plain_form
+from ..body import JSON, OCTETS, plain_form
 from ..errors import BadRequest
 from ..message import Message
 from .class_shapes import opened
@@ -345,6 +345,8 @@ def typed_body(message: Message, target: Any) -> Any:
         value = message.body
         if type(value) is kind:
             return value  # decoded as this type already
+        if kind is bytes and value is None and message.raw is None and message.format is OCTETS:
+            return b""  # an empty payload of a wire whose payloads are bytes
     elif reader.decode is not None and message.format is JSON and message.raw is not None:
         return reader.decode(message.raw)
     return convert(message.body, target)

@@ -133,8 +133,8 @@ class NatsCodec:
             if headers.left_out:
                 facts = {LEFT_OUT: headers.left_out}
         if not payload:
-            raw, format = (payload, OCTETS) if octets else (None, JSON)
-            return Message(kind, subject, id, raw, format, fields, ttl, None, reply_to, facts, peer)
+            raw = payload if octets else None
+            return Message(kind, subject, id, raw, OCTETS, fields, ttl, None, reply_to, facts, peer)
         if not octets and payload[0] in _JSON_BEGINS:
             try:
                 if len(payload) > self._shallow:
@@ -201,8 +201,10 @@ class NatsCodec:
         raw = message.encoded(self.formats, lambda value: self.format_for(value, ""))
         if raw is None:
             return b"", []
-        octets = message.format is OCTETS and (not raw or raw[0] in _JSON_BEGINS)
-        return raw, [(BODY, "bytes")] if octets else []
+        if raw and raw[0] not in _JSON_BEGINS:
+            return raw, []
+        format = message.format if message.format in self.formats else self.format_for(message.body, "")
+        return raw, [(BODY, "bytes")] if format is OCTETS else []
 
     def _inbox(self, id: Any) -> str:
         if (fault := fault_in_name(id, self.limits.subject)) is not None:

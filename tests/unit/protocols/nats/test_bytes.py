@@ -3,17 +3,20 @@
 Then what holds for all messages, for all bytes and for all ways of cutting them.
 """
 
+import itertools
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from polybus._util.typed_body import typed_body
 from polybus.body import JSON, OCTETS
 from polybus.errors import Code, EncodeError, LocalProtocolError, RemoteProtocolError, Unsupported
 from polybus.limits import Limits
 from polybus.message import Kind, Message
-from polybus.protocols import Nats
+from polybus.protocols import Jrep, Nats
+from polybus.protocols.csb.bodies import BASE64_FORMAT
 from polybus.protocols.nats.operations import LINE, NatsCutter, NatsFraming
 from tests.unit.protocols.strategies import NUMBERS, TEXT, TTLS, values
 
@@ -62,8 +65,10 @@ def test_what_clients_say_is_read_and_written(
 
 
 def test_bytes_that_could_be_json_are_marked_and_come_back_as_bytes() -> None:
-    for raw in (b"", b"7", b"null", b"[not JSON", b'"', b"\r\n", b" "):
-        frame = CODEC.encode([Message(Kind.PUBLISH, "a", None, raw, OCTETS)])
+    assert [typed_body(read(b"PUB a 0\r\n\r\n"), kind) for kind in (bytes, bytes | None, Any)] == [b"", None, None]
+    raws = (b"", b"7", b"null", b"[not JSON", b'"', b"\r\n", b" ")
+    for raw, near in itertools.product(raws, (OCTETS, BASE64_FORMAT, Jrep().codec(Limits()).formats[0])):  # own and of bridges
+        frame = CODEC.encode([Message(Kind.PUBLISH, "a", None, near.encode(raw), near)])
         assert b"Polybus-Body: bytes" in frame
         again = read(frame)
         assert (again.body, again.headers, again.format) == (raw, None, OCTETS)
