@@ -58,7 +58,13 @@ async def test_the_asker_sees_them_at_the_reply_or_asks_for_the_whole_message() 
 
 async def test_a_bus_that_asks_itself_sees_them_too() -> None:
     bus = tagging()
+
+    @bus.handle("bare")
+    async def bare(message: Message) -> bool:
+        return message.headers is None  # as over every wire
+
     async with bus:
+        assert await bus.request("bare", headers={})
         assert (await bus.request(GET_USER, 7, returns=Message[User])).headers == BOTH
         assert (await bus.as_("ann").request("user.get", 7, returns=Message[User])).headers == BOTH
     ctx = context()  # and a test of a handler

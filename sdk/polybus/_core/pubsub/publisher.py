@@ -108,14 +108,14 @@ def make_publication(
 ) -> Message:
     """Encode a publication for all targets of the route or for the given peers. Raises `EncodeError`."""
     if body is None:
-        return Message(Kind.PUBLISH, subject, headers=headers)
+        return Message(Kind.PUBLISH, subject, headers=headers or None)
     choose = route.choose if peers is None else own_format(peers)
     body_format = JSON if choose is None else choose(body, subject)
     if body_format is JSON and route.only_peer is None:
         raw, body_format = encode_local(body)
     else:
         raw = body_format.encode(body)
-    return Message(Kind.PUBLISH, subject, None, raw, body_format, headers, checked=raw)
+    return Message(Kind.PUBLISH, subject, None, raw, body_format, headers or None, checked=raw)
 
 
 @define(eq=False, repr=False)

@@ -235,7 +235,7 @@ class HandlerParty(Struct, frozen=True, eq=False):
         self, kind: Kind, subject: str | int, sender: Any, body: Any, headers: dict[str, str] | None, ttl: float | None = None
     ) -> Message:
         raw, body_format = encode_local(body) if body is not None else (None, JSON)
-        message = Message(kind, subject, sender, raw, body_format, headers, ttl, checked=raw)
+        message = Message(kind, subject, sender, raw, body_format, headers or None, ttl, checked=raw)
         message.extras = None if self.facts is None else {**self.facts}
         return message
 
