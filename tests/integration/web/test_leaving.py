@@ -5,14 +5,17 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from typing import Any
 
 import anyio
 import pytest
 from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
 from websockets.frames import Frame, Opcode
 
-from polybus import Bus, Limits, connect
+from polybus import Bus, Handshake, Limits, connect
 from polybus.fastapi import attach
 from tests.loops import every_loop  # noqa: F401
 from tests.support import eventually, port_of
@@ -46,12 +49,12 @@ REQUESTS = {
 
 
 @asynccontextmanager
-async def served(bus: Bus, server: str, protocol: str, backend: str) -> AsyncIterator[int]:
+async def served(bus: Bus, server: str, protocol: str, backend: str, *middleware: Any) -> AsyncIterator[int]:
     if server == "own":
         async with bus.serve(f"{protocol}+http://127.0.0.1:0/bus") as listener:
             yield port_of(listener.url)
         return
-    app = FastAPI()
+    app = FastAPI(middleware=middleware)
     attach(app, bus, protocol=protocol)
     if server == "hypercorn":
         async with under_hypercorn(app, backend) as port:
@@ -122,6 +125,30 @@ async def test_a_body_that_arrives_while_its_client_is_authenticated_is_read_who
                     await anyio.lowlevel.checkpoint()
                 door.open.set()
             assert (await stream.receive()).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
+async def test_a_middleware_that_awaits_after_receiving_loses_nothing_of_a_body(
+    server: str, anyio_backend: tuple[str, Any]
+) -> None:
+    async def let_in(handshake: Handshake) -> bool:
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        return True
+
+    async def through(request: Any, call_next: Any) -> Any:
+        return await call_next(request)
+
+    bus, turns = echoing(authenticate=let_in), 0
+    sent = posted("/bus", json.dumps(event(filler="x" * 1000)).encode(), "application/cloudevents+json")
+    async with served(bus, server, "uprotocol", anyio_backend[0], Middleware(BaseHTTPMiddleware, through)) as port:
+        for turns, end in product(range(8), (300, len(sent))):
+            async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                for part in (sent[:end], sent[end:]):
+                    await stream.send(part)
+                    await anyio.lowlevel.checkpoint()
+                with anyio.fail_after(5):
+                    assert (await stream.receive()).startswith(b"HTTP/1.1 200"), (turns, end)
 
 
 @pytest.mark.parametrize("stays", [True, False])

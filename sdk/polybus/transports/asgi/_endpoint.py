@@ -152,6 +152,7 @@ class AsgiRequest:
         self.early: list[MutableMapping[str, Any]] = []
         """ASGI messages that arrived while the bus decided about the client. `receive` returns them first."""
         self._receive = receive
+        self._reads = False
         self._left = False
         self.socket: Socket | None = socket_of(receive)
         self.address: str = _client_of(scope)
@@ -199,12 +200,17 @@ class AsgiRequest:
 
         def decide(result: Admission | BusError) -> None:
             outcome.append(result)
-            waiting.cancel()
+            if self._reads and self.awaits_more:
+                waiting.deadline = min(waiting.deadline, anyio.current_time() + limits.frame_timeout)
+            else:
+                waiting.cancel()
 
         withdraw = self.options.gate.admit(handshake, decide)
         try:
             with waiting:
-                if not outcome and not await self.leaves():
+                while not outcome and self.may_read and not await self.leaves():
+                    pass
+                if not outcome and not self._left:
                     await anyio.sleep_forever()
         finally:
             if withdraw is not None:
@@ -222,10 +228,24 @@ class AsgiRequest:
         """Return the next ASGI message."""
         return self.early.pop(0) if self.early else await self._receive()
 
+    @property
+    def may_read(self) -> bool:
+        """True if messages may be received before the client is admitted."""
+        return not self.early
+
+    @property
+    def awaits_more(self) -> bool:
+        """True if the next message must not be lost. Cancelling `receive` can lose it if a middleware then awaits something."""
+        return False
+
     async def leaves(self) -> bool:
-        """Wait until the client has left. Returns `False` if it has sent something, so that the bus still decides about it."""
+        """Receive a message. Returns `True` if the client has left."""
         if not self._left:
-            message = await self._receive()
+            self._reads = True
+            try:
+                message = await self._receive()
+            finally:
+                self._reads = False
             self._left = message["type"] in _ENDS
             self.early.append(message)
         return self._left
