@@ -79,7 +79,7 @@ BOUNDS = {
         protocols.nats.cluster.subjects.handled protocols.nats.cluster.subjects.named
         protocols.nats.cluster.subjects.published protocols.nats.cluster.subjects.read
         protocols.nats.cluster.subjects.written protocols.nats.codec._subjects protocols.nats.operations._names
-        protocols.nats.operations._sids protocols.nats.operations._lines
+        protocols.nats.operations._sids protocols.nats.operations._starts
     """,
     "32 of a peer about which authorize is asked at the same time; charged": "peer.authorization_queue._asked",
     "4096 nodes that are not known, until the next look": "protocols.nats.cluster.nodes._greeted",

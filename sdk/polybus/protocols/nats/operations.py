@@ -18,7 +18,7 @@ from ...errors import EncodeError, LocalProtocolError, RemoteProtocolError, Unsu
 from ...limits import Limits
 from ...plugins import FrameField
 from ...subjects import is_pattern, wire_pattern
-from .._shared import Memo, WireRules, shown_text
+from .._shared import Memo, WireRules, remember, shown_text
 from .headers import HeaderBlock, HeaderReader
 
 RULES: Final = WireRules("nats")
@@ -292,14 +292,14 @@ Delivery: TypeAlias = tuple[str, str, str | None, HeaderBlock | None, bytes]
 
 
 class OperationReader:
-    __slots__ = ("_known_blocks", "_limit", "_lines", "_names", "_sids", "headers")
+    __slots__ = ("_known_blocks", "_limit", "_names", "_sids", "_starts", "headers")
 
     def __init__(self, limits: Limits) -> None:
         self._limit = limits.subject
         self._names: Memo[bytes, str] = Memo(self._checked_name)
         self._sids: Memo[bytes, str] = Memo(_sid)
-        self._lines: dict[bytes, tuple[str, str, int]] = {}
-        """Subject, sid and size by the lines of publications without headers, which repeat."""
+        self._starts: dict[bytes, tuple[str, str]] = {}
+        """Subject and sid by the lines of publications without headers, up to the size. They repeat, sizes may not."""
         self.headers: Final = HeaderReader(limits.headers)
         self._known_blocks = self.headers.known
 
@@ -323,8 +323,9 @@ class OperationReader:
     def delivery(self, frame: bytes) -> Delivery:
         end = frame.find(CRLF)
         line, rest = frame[:end], frame[end + 2 : -2]
-        known = self._lines.get(line)
-        if known is not None and len(rest) == known[2] and frame[-2:] == CRLF:
+        start, _, size = line.rpartition(b" ")
+        known = self._starts.get(start)
+        if known is not None and size == b"%d" % len(rest) and frame[-2:] == CRLF:
             return known[0], known[1], None, None, rest
         parts = line.split(b" ")
         # Fast path for well-formed lines with cached names; the rest is checked in full.
@@ -340,25 +341,20 @@ class OperationReader:
             else:
                 return self._unusual_delivery(frame, end)
             limit, block = self._limit, None
-            if head is not None and head.isdigit() and len(head) < _DIGITS and (size := int(head)) <= len(rest):
-                block = self._known_blocks.get(rest[:size])
-                rest = rest[size:]
+            if head is not None and head.isdigit() and len(head) < _DIGITS and (length := int(head)) <= len(rest):
+                block = self._known_blocks.get(rest[:length])
+                rest = rest[length:]
             if (head is None or block is not None) and len(name) <= limit and (reply is None or len(reply) <= limit):
                 number = self._sids[sid]
                 try:
                     # The subject of an answer is not seen again.
                     subject = name.decode() if number == INBOX_SID else self._names[name]
                     if head is None and reply is None and number != INBOX_SID:
-                        self._remember(line, subject, number, len(rest))
+                        remember(self._starts, start, (subject, number), _REMEMBERED)
                     return subject, number, None if reply is None else reply.decode(), block, rest
                 except UnicodeDecodeError:
                     pass  # reported below
         return self._unusual_delivery(frame, end)
-
-    def _remember(self, line: bytes, subject: str, sid: str, size: int) -> None:
-        if len(self._lines) >= _REMEMBERED:
-            self._lines.clear()
-        self._lines[line] = subject, sid, size
 
     def _unusual_delivery(self, frame: bytes, end: int) -> Delivery:
         verb, *tokens = words_of(frame[:end])

@@ -210,10 +210,12 @@ def test_the_short_way_writes_what_send_writes_but_for_publications_of_which_a_c
         ready().publication("a b", b"7")
 
 
-@pytest.mark.parametrize("frame", [b"MSG news 2 1\r\n12\r\n", b"MSG news 2 1\r\n\r\n", b"MSG news 2 1\r\n1\rx"])
+@pytest.mark.parametrize(
+    "frame", [b"MSG news 2 1\r\n12\r\n", b"MSG news 2 1\r\n\r\n", b"MSG news 2 1\r\n1\rx", b"MSG news 2 x\r\n1\r\n"]
+)
 def test_a_line_that_came_before_is_checked_like_a_new_one(session: Driven, frame: bytes) -> None:
     session.send(Message(Kind.SUBSCRIBE, "news"), 2.0)
-    assert [told(session, delivery("news", "2", b"1"))[0].body for _ in range(2)] == [1, 1]
+    assert [told(session, delivery("news", "2", body))[0].body for body in (b"1", b"1", b"23")] == [1, 1, 23]
     refused, wanted = told(session, frame)
     assert isinstance(refused, Refused) and isinstance(wanted, CloseWanted)
 
