@@ -95,7 +95,7 @@ class NatsSession:
         self._dialect = ClusterDialect(connection) if options.cluster else NativeDialect(connection)
         self._deliver = self._dialect.delivered
         self._send = self._dialect.send
-        self.publication = self._dialect.publication
+        self.publication: Callable[[str | int, bytes], bytes | None] = self._dialect.publication
         self._read = codec.reader.read
         self._read_delivery = codec.reader.delivery
         self._serial = _HANDSHAKE
