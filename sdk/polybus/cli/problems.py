@@ -128,6 +128,8 @@ def _of_click(error: Exception) -> str:
     option: str = getattr(error, "option_name", "")
     if option in _TOKENS and context is not None and any(known.name == "header" for known in context.command.params):
         text = f"No such option: {option}: write --header 'authorization: Bearer TOKEN'"
+    elif option[1:2].isdigit():
+        text = f"No such option: {option}: write -- before a body that begins with a minus"
     text = text.removesuffix(".").replace("Value error, ", "")
     return f"{text}{'' if text.endswith('?') else '.'} See: {command} --help"
 

@@ -42,6 +42,7 @@ BAD_PEM = "no certificate"
         ("request ubre+ws://ann:secret@127.0.0.1:9/bus a", "--header 'authorization: Bearer TOKEN'"),
         ("request ubre+tcp://ann:secret@127.0.0.1 a", "ann:***@127.0.0.1"),
         (f"serve app:bus {URL} --token abc", "No such option: --token (Possible"),
+        (f"request {URL} temperature.set -5", "write -- before a body that begins with a minus"),
         (f"serve app {URL}", "module:bus"),
         (f"serve there_is_none:bus {URL}", "there_is_none.py"),
         (f"serve os:path {URL}", "Bus()"),
