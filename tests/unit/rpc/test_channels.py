@@ -416,6 +416,10 @@ async def test_a_drain_lets_streams_end_by_themselves_for_a_quarter_of_its_time_
                 await ch.send(item)
             cleaned.append("looks complete")
         finally:
+            with anyio.CancelScope(shield=True):
+                for action in (anext(ch), ch.receive(), ch.send(1)):
+                    with pytest.raises(Unavailable, match="draining"):
+                        await action
             cleaned.append("channel")
 
     @bus.handle("finite")

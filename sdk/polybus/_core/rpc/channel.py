@@ -18,7 +18,7 @@ from msgspec import Struct
 from ..._util.cancel_scopes import let_scope_fire, receive
 from ..._util.misuse import entered_first
 from ..._util.typed_body import check_returns, misfit, typed_body
-from ...errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, TooManyRequests
+from ...errors import BadReply, BadRequest, BusError, Code, DeadlineExceeded, LocalProtocolError, RequestError, TooManyRequests
 from ...message import Kind, Message
 from ...outcomes import facts_of
 from ..runtime.memory_budgets import MemoryBudget, cost
@@ -95,6 +95,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
         self._receiving = receiving
         self._done = False
         self._error: BusError | None = None
+        self._aborted: tuple[Code, str] | None = None
         self._readers: list[Any] = []
         self._line: deque[WaitingSender] = deque()
         self.frames: bool = False
@@ -205,6 +206,7 @@ class Channel(Generic[Receives_co, Sends_contra]):
             except BusError:
                 continue
             break
+        self._aborted = code, text
         self._sending = self._receiving = False
         self.discard()
         self._wake()
@@ -352,9 +354,14 @@ class Channel(Generic[Receives_co, Sends_contra]):
         raise error.with_traceback(None)
 
     async def _let_handler_stop(self) -> None:
-        """Raise the cancellation of a handler that was stopped. Otherwise its loop would end as if all items had arrived."""
+        """Raise the cancellation of a handler that was stopped. Otherwise its loop would end as if all items had arrived.
+
+        A shielded scope or another task is not cancelled, and gets an error.
+        """
         if self.answers:
             await anyio.lowlevel.checkpoint_if_cancelled()
+            if self._aborted is not None:
+                raise RequestError(*self._aborted)
 
     @property
     def failed(self) -> BusError | None:
