@@ -130,14 +130,20 @@ async def test_a_connection_that_is_taken_over_for_nobody_is_cut(anyio_backend: 
             assert (done, options.gate.gone) == (["served", "cut"], 0)
 
 
-@pytest.mark.parametrize("closes", [False, True])
+_LOST = Closed(1006, "the server lost the connection: OSError('no more')")
+_SILENT = Closed(1006, "the peer closed the connection without a reason")
+
+
+@pytest.mark.parametrize(("code", "end"), [(None, _LOST), (4000, Closed(4000, "enough")), (1005, _SILENT), (1006, _SILENT)])
 async def test_binary_frames_go_out_as_such_and_an_end_raised_by_the_server_is_that_of_either_side(
-    anyio_backend: Any, closes: bool
+    anyio_backend: Any, code: int | None, end: Closed
 ) -> None:
     sent, gone = list[Any](), anyio.Event()
 
     async def receive() -> MutableMapping[str, Any]:
         await gone.wait()
+        if code in (1005, 1006):  # uvicorn, hypercorn
+            return {"type": "websocket.disconnect", "code": code}
         raise OSError("no more")
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -150,11 +156,10 @@ async def test_binary_frames_go_out_as_such_and_an_end_raised_by_the_server_is_t
         group.start_soon(transport.run, receive)
         transport.send(b"\x00\xff")
         assert transport.write_backlog() == 2
-        if closes:
+        if code == 4000:
             transport.close(4000, "enough")
         await anyio.wait_all_tasks_blocked()
         gone.set()
-        lost = Closed(1006, "the server lost the connection: OSError('no more')")
-        assert await receiver.end() == (Closed(4000, "enough") if closes else lost)
+        assert await receiver.end() == end
         assert sent[0] == {"type": "websocket.send", "bytes": b"\x00\xff"}
         assert transport.write_backlog() == 0

@@ -239,11 +239,11 @@ class AsgiTransport:
 def _ended(message: MutableMapping[str, Any]) -> Closed:
     """Return the end reported by `websocket.disconnect`.
 
-    Code 1005 with a reason means that the closing frame had no code. Without a reason, the connection was lost.
+    Code 1005 with a reason means that the closing frame had no code. Without a reason, or with 1006, the connection was lost.
     """
     code, reason = message.get("code", 1005), message.get("reason")
+    if code == 1006 or (code == 1005 and reason is None):
+        return Closed(1006, reason or "the peer closed the connection without a reason")
     if code == 1005:
-        if reason is None:
-            return Closed(1006, "the peer closed the connection without a reason")
         code = 1000
     return closed_by_peer(code, reason or "")
