@@ -96,7 +96,7 @@ function encode(value) {
   const wrong = misfit(value, 0)
   if (!wrong) return quote(value)
   const path = '$' + wrong.path
-  throw new EncodeError(`${path}: cannot encode ${wrong.what}`, { path })
+  throw new EncodeError(path + ': cannot encode ' + wrong.what, { path })
 }
 
 // Find the first part of a value that JSON would change: what it is, and its path.
@@ -108,19 +108,19 @@ function misfit(value, depth) {
   else if (type === 'number') what = !Number.isSafeInteger(value) && !(value % 1) && `${value}`
   else if (type === 'boolean' || value === null) return
   // A Buffer of Node would become an object, and an invalid date null.
-  else if (value?.toJSON?.() && !ArrayBuffer.isView(value)) return misfit(value.toJSON(), depth)
+  else if (value?.toJSON && !ArrayBuffer.isView(value) && value.toJSON() !== null) return misfit(value.toJSON(), depth)
   else if (depth > 127) what = 'over 128 levels' // or an object that contains itself
   else if (Array.isArray(value)) {
     for (let index = 0; index < value.length; index++) {
       const wrong = misfit(value[index], depth + 1)
-      if (wrong) return { ...wrong, path: `[${index}]${wrong.path}` }
+      if (wrong) return { ...wrong, path: '[' + index + ']' + wrong.path }
     }
   } else {
     what = {}.toString.call(value).slice(8, -1)
     if (what === 'Object') {
       for (const key of Object.keys(value)) {
         const wrong = misfit(key) || (value[key] !== undefined && misfit(value[key], depth + 1))
-        if (wrong) return { ...wrong, path: `.${key}${wrong.path}` }
+        if (wrong) return { ...wrong, path: '.' + key + wrong.path }
       }
       return
     }

@@ -415,6 +415,7 @@ test('bodies that JSON would change are refused where they are given', async (t)
     [{ file: new Uint8Array(2) }, '$.file', 'Uint8Array'],
     [{ file: Buffer.of(1, 2) }, '$.file', 'Uint8Array'],
     [[new Date(NaN)], '$[0]', 'Date'],
+    [new (class { toJSON() {} })(), '$', 'Undefined'],
     [[new Map()], '$[0]', 'Map'],
     [{ a: { b: new Set() } }, '$.a.b', 'Set'],
     [Promise.resolve(1), '$', 'Promise'],
@@ -428,7 +429,7 @@ test('bodies that JSON would change are refused where they are given', async (t)
     const error = await outcome(bus.request('any', body))
     assert.deepEqual([error.name, error.path.startsWith(path), error.message.includes(words)], ['EncodeError', true, true], error.message)
   }
-  const fine = { text: '\ud83d\ude00', none: undefined, when: new Date(0), n: [-0.5, 2 ** 53 - 1, 1e-300], plain: Object.create(null) }
+  const fine = { text: '\ud83d\ude00', none: undefined, off: { toJSON: () => false }, when: new Date(0), n: [-0.5, 2 ** 53 - 1, 1e-300], plain: Object.create(null) }
   await bus.publish('news', fine)
   assert.deepEqual(world.socket.said, [{ publish: 'news', body: JSON.parse(JSON.stringify(fine)) }])
 })
