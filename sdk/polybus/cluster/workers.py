@@ -101,7 +101,7 @@ def _check_keeps_nothing(count: int, buses: Sequence[Bus]) -> None:
 
 def this_program() -> list[str]:
     """Return the command that starts this program again. Raises `LocalProtocolError` if the program is not in a file."""
-    if sys.argv[:1] != ["-c"] and getattr(sys.modules["__main__"], "__file__", "<stdin>") == "<stdin>":
+    if sys.argv[:1] != ["-c"] and getattr(sys.modules["__main__"], "__file__", None) in (None, "<stdin>"):
         raise LocalProtocolError(
             "several workers start this program again, but it is not in a file: save it, or use polybus serve --workers"
         )

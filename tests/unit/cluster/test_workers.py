@@ -27,8 +27,8 @@ def test_the_program_is_started_as_it_was(monkeypatch: pytest.MonkeyPatch) -> No
     assert this_program() == [sys.executable, "-X", "dev", "app.py", "--port", "1"]
 
 
-@pytest.mark.parametrize("facts", [{}, {"__file__": "<stdin>"}])
-def test_one_that_was_typed_in_is_refused_with_what_to_do(facts: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("facts", [{}, {"__file__": None}, {"__file__": "<stdin>"}])
+def test_one_that_was_typed_in_is_refused_with_what_to_do(facts: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(**facts))
     monkeypatch.setattr(sys, "argv", [""])
     with pytest.raises(LocalProtocolError, match="it is not in a file"):
