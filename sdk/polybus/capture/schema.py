@@ -84,7 +84,7 @@ KINDS: Final = (
 EVENTS: Final = pa.schema(
     [
         _column("id", _STRING, "Id of the event: from the wire, or else <capture_id>/<seq>/<sub>."),
-        _column("source", _STRING, "Sender: from the wire, or else its address, or of frames out capture_id."),
+        _column("source", _STRING, "Sender: from the wire, or else its address; capture_id for outgoing frames."),
         _column("type", _STRING, "<protocol>.<kind>"),
         _SUBJECT,
         _column("time", _TIMESTAMP, "When it was recorded."),
