@@ -51,28 +51,6 @@ async def test_a_refusal_is_raised_by_connect(transport: str, urls: dict[str, An
             await refused(connect(listener.url, tls=trust, wait=wait), Unauthorized)
 
 
-async def test_authenticate_is_cancelled_when_the_client_leaves() -> None:
-    begun, cancelled = anyio.Event(), anyio.Event()
-
-    async def authenticate(handshake: Handshake) -> None:
-        begun.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            cancelled.set()
-
-    async def come() -> None:
-        async with connect("ubre+memory://refusals"):
-            pass
-
-    async with Bus(authenticate=authenticate).serve("ubre+memory://refusals"), anyio.create_task_group() as group:
-        group.start_soon(come)
-        await begun.wait()
-        group.cancel_scope.cancel()
-        with anyio.CancelScope(shield=True), anyio.fail_after(1):  # long before `Limits.handshake_timeout`
-            await cancelled.wait()
-
-
 async def test_a_subscriber_that_is_refused_late_is_told_by_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialer, "_GRACE", 0.0)
     monkeypatch.setattr(dialer, "_LONGEST_GRACE", 0.0)
