@@ -141,7 +141,7 @@ def _of_pydantic(kinds: list[_Wanted]) -> tuple[Iterable[Schema], dict[str, Sche
 
 _VALUES: Final = ("default", "enum", "const", "examples")
 """Keywords that contain values of the type, not schemas."""
-_BY_NAME: Final = ("properties", "patternProperties", "$defs")
+_BY_NAME: Final = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 """Keywords that contain schemas by name. The names can be the same as keywords."""
 _FOREIGN: Final = "discriminator"
 """An object in OpenAPI, but a string in AsyncAPI. Each of the alternatives also contains its tag."""

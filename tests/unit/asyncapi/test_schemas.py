@@ -80,9 +80,9 @@ def test_a_member_may_be_called_like_a_keyword() -> None:
     assert list(described["properties"]) == ["$ref", "default", "prefixItems", "items"]
     assert described["properties"]["$ref"] == {"type": "string"}
     assert described["properties"]["prefixItems"] == {"type": "string"}
-    assert draft_07({"properties": {"default": {"$ref": "#/x", "title": "y"}}}) == {
-        "properties": {"default": {"title": "y", "allOf": [{"$ref": "#/x"}]}}
-    }
+    for members in ("properties", "definitions", "dependentSchemas"):
+        described = draft_07({members: {"default": {"$ref": "#/x", "title": "y"}}})
+        assert described == {members: {"default": {"title": "y", "allOf": [{"$ref": "#/x"}]}}}
 
 
 def test_models_in_lists_and_unions_are_models() -> None:
