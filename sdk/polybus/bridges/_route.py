@@ -27,10 +27,10 @@ _BRACE: Final = re.compile(r"[{}]")
 def _kinds(kinds: Any) -> frozenset[str]:
     if not isinstance(kinds, Iterable):
         raise TypeError(f"kinds={shown(kinds)} must be a list, for example kinds=['publish']")
-    given = frozenset((kinds,) if isinstance(kinds, str) else kinds)
-    if not given or not given <= set(KINDS):
+    given = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    if not given or not all(kind in KINDS for kind in given):
         raise ValueError(f"kinds={shown(kinds)} must be one or more of {', '.join(KINDS)}")
-    return given
+    return frozenset(given)
 
 
 def _names(names: Any) -> tuple[str, ...]:

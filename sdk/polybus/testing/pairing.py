@@ -59,7 +59,8 @@ async def pair(
         Forbidden: If `authenticate` rejects the client.
     """
     client = Bus() if client is None else client
-    for name, value, kind in (("bus", bus, Bus), ("client", client, Bus), ("faults", faults or Faults(), Faults)):
+    given = (("bus", bus, Bus), ("client", client, Bus), ("faults", Faults() if faults is None else faults, Faults))
+    for name, value, kind in given:
         if not isinstance(value, kind):
             raise TypeError(f"{name}={value!r} must be {kind.__name__}, not {type(value).__name__}")
     unsaid = [one for one in (bus, client) if one.check_answers is None]

@@ -442,6 +442,7 @@ SEVERAL = r"^routes=.* must be a list, for example routes=\[Route\('door\.>', 'v
     [
         (("door.*", "door.{id}"), {}, ValueError, r"\{id\} is not in the source 'door\.\*', which has \{1\}, \{rest\}"),
         (("door", "door", {"reqest"}), {}, ValueError, "{'reqest'} must be one or more of request"),
+        (("door", "door", [["publish"]]), {}, ValueError, "must be one or more of request"),
         (("door..x", "door"), {}, LocalProtocolError, "empty token"),
         (("door.*", "door.*"), {}, LocalProtocolError, "pattern"),
         (("door", "_polybus.hello"), {}, ReservedSubject, "are reserved for polybus"),
