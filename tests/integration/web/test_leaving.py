@@ -3,8 +3,8 @@
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from itertools import product
 from typing import Any
 
@@ -125,6 +125,38 @@ async def test_a_body_that_arrives_while_its_client_is_authenticated_is_read_who
                     await anyio.lowlevel.checkpoint()
                 door.open.set()
             assert (await stream.receive()).startswith(b"HTTP/1.1 200")
+
+
+class Generated:
+    """A middleware whose `receive` has ended once it is cancelled."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def received() -> AsyncGenerator[Any]:
+            while True:
+                yield await receive()
+
+        async with aclosing(received()) as messages:
+            await self.app(scope, messages.__anext__, send)
+
+
+@pytest.mark.parametrize("protocol", ["jrep", "uprotocol", "ubre"])
+@pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
+async def test_a_middleware_whose_receive_ends_when_it_is_cancelled_serves_clients(
+    server: str, protocol: str, anyio_backend: tuple[str, Any]
+) -> None:
+    async def turns(body: bytes) -> bytes:
+        for _ in range(200):
+            await anyio.lowlevel.checkpoint()
+        return body
+
+    bus = Bus(authenticate=lambda handshake: turns(b"yes"))
+    bus.handle("turns")(turns)
+    async with served(bus, server, protocol, anyio_backend[0], Middleware(Generated)) as port:
+        async with connect(f"{protocol}+{'ws' if protocol == 'ubre' else 'http'}://127.0.0.1:{port}/bus") as client:
+            assert await client.request("turns", b"hi", returns=bytes) == b"hi"
 
 
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])

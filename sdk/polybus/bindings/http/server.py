@@ -149,7 +149,7 @@ class HttpRequest(AsgiRequest):
         if socket is not None:
             socket.abort()
             with anyio.move_on_after(_PARTING):  # otherwise uvicorn logs an incomplete response
-                await self.gone()
+                await self.leaves()
         raise WriteStalled(f"write stalled: the client accepted no data for {seconds:g} s (Limits.write_timeout)")
 
     async def rest(self) -> None:
@@ -163,7 +163,7 @@ class HttpRequest(AsgiRequest):
         async with anyio.create_task_group() as group:
 
             async def watch() -> None:
-                await self.gone()
+                await self.leaves()
                 group.cancel_scope.cancel()
 
             group.start_soon(watch)
@@ -171,18 +171,15 @@ class HttpRequest(AsgiRequest):
             group.cancel_scope.cancel()
         return done
 
-    async def gone(self) -> None:
-        """Wait until the client has left, which means that it has given up its request, even a complete one."""
-        while not await self.leaves():
-            pass
+    async def leaves(self) -> bool:
+        """Wait until the client has left, which means that it has given up its request, even a complete one.
 
-    @property
-    def may_read(self) -> bool:
-        return self._whole or (self.length <= _SMALL and len(self.early) < _EARLY)
-
-    @property
-    def awaits_more(self) -> bool:
-        return self.socket is None and not self._whole and (not self.early or self.early[-1].get("more_body", False))
+        Returns `False` if the client is still to be admitted and may send a large body, which is read only afterwards.
+        """
+        while self._whole or (self.length <= _SMALL and len(self.early) < _EARLY):
+            if await super().leaves():
+                return True
+        return False
 
     @property
     def host(self) -> str:

@@ -6,6 +6,7 @@ import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import partial
+from inspect import ismethod
 from typing import Any, Final
 
 import anyio
@@ -152,7 +153,6 @@ class AsgiRequest:
         self.early: list[MutableMapping[str, Any]] = []
         """ASGI messages that arrived while the bus decided about the client. `receive` returns them first."""
         self._receive = receive
-        self._reads = False
         self._left = False
         self.socket: Socket | None = socket_of(receive)
         self.address: str = _client_of(scope)
@@ -200,17 +200,13 @@ class AsgiRequest:
 
         def decide(result: Admission | BusError) -> None:
             outcome.append(result)
-            if self._reads and self.awaits_more:
-                waiting.deadline = min(waiting.deadline, anyio.current_time() + limits.frame_timeout)
-            else:
-                waiting.cancel()
+            waiting.cancel()
 
         withdraw = self.options.gate.admit(handshake, decide)
         try:
             with waiting:
-                while not outcome and self.may_read and not await self.leaves():
-                    pass
-                if not outcome and not self._left:
+                # Only a server's own `receive` is cancelled: a middleware's may lose a message, or end.
+                if not outcome and not (ismethod(self._receive) and await self.leaves()):
                     await anyio.sleep_forever()
         finally:
             if withdraw is not None:
@@ -228,24 +224,10 @@ class AsgiRequest:
         """Return the next ASGI message."""
         return self.early.pop(0) if self.early else await self._receive()
 
-    @property
-    def may_read(self) -> bool:
-        """True if messages may be received before the client is admitted."""
-        return not self.early
-
-    @property
-    def awaits_more(self) -> bool:
-        """True if the next message must not be lost. Cancelling `receive` can lose it if a middleware then awaits something."""
-        return False
-
     async def leaves(self) -> bool:
-        """Receive a message. Returns `True` if the client has left."""
+        """Wait until the client has left. Returns `False` if it has sent something, so that the bus still decides about it."""
         if not self._left:
-            self._reads = True
-            try:
-                message = await self._receive()
-            finally:
-                self._reads = False
+            message = await self._receive()
             self._left = message["type"] in _ENDS
             self.early.append(message)
         return self._left
