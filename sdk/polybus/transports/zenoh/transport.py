@@ -382,6 +382,8 @@ _PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 8.0
 """Initial and maximum pause in seconds before reopening a listening session that has ended."""
 _PORTS_TRIED: Final = 5
+_GRACE: Final = 0.1
+"""Seconds to wait before sending. A server that has just started accepts nodes a moment before it declares its filters."""
 _ADVICE: Final = "Is a router of Zenoh, or a bus that serves, running there? connect(..., wait=30) keeps trying"
 
 
@@ -417,6 +419,7 @@ class ZenohConnector:
         try:
             with anyio.fail_after(seconds):
                 await transport.open(serves=False)
+                await anyio.sleep(_GRACE)
         except TimeoutError:
             text = f"timed out after {seconds:g} s (Limits.connect_timeout and handshake_timeout)"
             raise ConnectFailed(self.url, text, errno=errno.ETIMEDOUT) from None
