@@ -181,6 +181,8 @@ def _file(url: str, name: str, path: str) -> str:
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
+_GRACE: Final = 0.1
+"""Seconds to wait before sending. A server that has just started accepts nodes a moment before it declares its filters."""
 _TOO_MUCH_IN: Final = "input exceeded the limit of its priority or sender"
 _TOO_MUCH_OUT: Final = "output exceeded the limit of its priority: a subscriber on the fabric does not read"
 
@@ -229,6 +231,8 @@ class ZenohTransport:
         settings = self._address.settings(serves=serves, patience=limits.connect_timeout)
         try:
             await self.node.run(self.node.open, settings, self._address.config, first)
+            if not serves:
+                await anyio.sleep(_GRACE)
         except BaseException:
             self.abort(Closed(1006, "the session was cancelled"))
             raise
@@ -382,8 +386,6 @@ _PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 8.0
 """Initial and maximum pause in seconds before reopening a listening session that has ended."""
 _PORTS_TRIED: Final = 5
-_GRACE: Final = 0.1
-"""Seconds to wait before sending. A server that has just started accepts nodes a moment before it declares its filters."""
 _ADVICE: Final = "Is a router of Zenoh, or a bus that serves, running there? connect(..., wait=30) keeps trying"
 
 
@@ -419,7 +421,6 @@ class ZenohConnector:
         try:
             with anyio.fail_after(seconds):
                 await transport.open(serves=False)
-                await anyio.sleep(_GRACE)
         except TimeoutError:
             text = f"timed out after {seconds:g} s (Limits.connect_timeout and handshake_timeout)"
             raise ConnectFailed(self.url, text, errno=errno.ETIMEDOUT) from None

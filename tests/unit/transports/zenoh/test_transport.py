@@ -1,5 +1,7 @@
 """Samples that arrive before the bus can take them."""
 
+import math
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,8 @@ from polybus import ConnectFailed, Limits
 from polybus.plugins import DialOptions
 from polybus.protocols import Up
 from polybus.testing.contract.transport import FrameReceiver
+from polybus.transports.zenoh import transport as module
+from polybus.transports.zenoh.node import ZenohNode
 from polybus.transports.zenoh.transport import Zenoh, ZenohTransport, zenoh_address
 from tests.support import BOUND, eventually
 from tests.unit.protocols.up.test_session import published
@@ -100,3 +104,17 @@ async def test_a_session_that_never_opens_times_out_after_both_limits(monkeypatc
     )
     with pytest.raises(ConnectFailed, match=r"timed out after 0\.03 s \(Limits\.connect_timeout and handshake_timeout\)"):
         await Zenoh().connector("zenoh://127.0.0.1:1").connect(options)
+
+
+async def test_a_client_that_is_cancelled_before_it_may_send_ends_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+    monkeypatch.setattr(ZenohNode, "open", lambda *args: opened.append(args))
+    monkeypatch.setattr(module, "_GRACE", math.inf)
+    transport, _ = transport_of()
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(transport.open, serves=False))
+        await eventually(lambda: opened)
+        await transport.node.run(int)  # by then, the session is open
+        assert not transport.ended.is_set()
+        group.cancel_scope.cancel()
+    assert transport.ended.is_set()
