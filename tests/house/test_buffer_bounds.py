@@ -78,7 +78,7 @@ BOUNDS = {
         _util.pattern_index._cache protocols.nats.cluster.subjects.asked protocols.nats.cluster.subjects.askers
         protocols.nats.cluster.subjects.handled protocols.nats.cluster.subjects.named
         protocols.nats.cluster.subjects.published protocols.nats.cluster.subjects.read
-        protocols.nats.cluster.subjects.written protocols.nats.codec._subjects protocols.nats.operations._names
+        protocols.nats.cluster.subjects.written protocols.nats.codec.subjects protocols.nats.operations._names
         protocols.nats.operations._sids protocols.nats.operations._starts
     """,
     "32 of a peer about which authorize is asked at the same time; charged": "peer.authorization_queue._asked",

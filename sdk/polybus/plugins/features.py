@@ -227,7 +227,7 @@ class SessionFeatures(_Features, frozen=True, kw_only=True):
     ask: Callable[[str | int, bytes | None, float], tuple[Any, bytes]] | None = None
     """``ask(subject, raw, ttl)`` is a faster `Session.send` for requests without headers, with a body (if any) in the first of
     `Codec.formats` and a timeout below 10^12 seconds. It raises `TooLarge` if the frame would exceed `Limits.message`. The bus
-    uses `ask`, `tell` and `usual` only if the codec sets `one_format`, and none of them on connections with `many_peers`."""
+    uses `ask`, `tell` and `usual` only if the codec sets `one_format`, and no short method on connections with `many_peers`."""
     tell: Callable[[Any, bytes | None], bytes] | None = None
     """``tell(id, raw)`` returns the frame of a response in the same way. It also raises `TooLarge`."""
     publication: Callable[[str | int, bytes], bytes | None] | None = None

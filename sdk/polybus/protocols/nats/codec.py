@@ -50,14 +50,15 @@ class NatsCodec:
     deadlines: Memo[float, bytes] = field(factory=lambda: Memo(_deadline_block, _DEADLINES), init=False)
     """Header blocks by timeout in seconds. Most programs use the same few timeouts."""
 
-    _subjects: Memo[str | int, str] = field(init=False)
+    subjects: Memo[str | int, str] = field(init=False)
+    """Checked subjects for `write_named`. Raises `LocalProtocolError` or `Unsupported` for others."""
     _shallow: int = field(init=False)
     """Size in bytes up to which JSON cannot be nested too deeply."""
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "reader", OperationReader(self.limits))
         object.__setattr__(self, "_shallow", 2 * self.limits.depth)
-        object.__setattr__(self, "_subjects", Memo(lambda name: local_subject(name, self.limits.subject)))
+        object.__setattr__(self, "subjects", Memo(lambda name: local_subject(name, self.limits.subject)))
 
     def format_for(self, value: Any, subject: str | int) -> BodyFormat:
         return OCTETS if isinstance(value, (bytes, bytearray, memoryview)) else JSON
@@ -167,14 +168,10 @@ class NatsCodec:
         payload, own = self.payload(message)
         own += mark
         block = write_block(message.headers, own, self.limits.headers) if own or message.headers else b""
-        return write_publication(self._subjects[message.subject], None, block, payload)
-
-    def plain(self, subject: str | int, payload: bytes) -> bytes:
-        """Write a publication without headers."""
-        return b"PUB %b %d\r\n%b\r\n" % (self._subjects[subject].encode(), len(payload), payload)
+        return write_publication(self.subjects[message.subject], None, block, payload)
 
     def request(self, message: Message, inbox: str, *, headers: bool = True) -> bytes:
-        subject = self._subjects[message.subject]
+        subject = self.subjects[message.subject]
         payload, own = self.payload(message)
         if not headers:
             own = []

@@ -20,7 +20,7 @@ from ...plugins import Ready, Refused, Undelivered
 from ...plugins.tools import SubjectIndex
 from .connection import NatsConnection, NatsDialect, NatsSubscriptions
 from .headers import ECHO, HeaderBlock, ServerError, error_message, is_failure
-from .operations import INBOX_SID, is_answerable, local_pattern, local_subject, refuse
+from .operations import INBOX_SID, is_answerable, local_pattern, local_subject, refuse, write_named
 from .stored import ACKS, ToEngine, ToStore, read_pull, read_refusal, read_stored, write_to_engine
 
 _LENGTH: Final = 8
@@ -248,7 +248,7 @@ class NativeDialect(NatsDialect):
         alone = connection.subscriptions.alone
         if self._handled.size or (alone.size and alone.match(subject)):
             return None
-        connection.queue(connection.codec.plain(subject, raw))
+        connection.queue(write_named(connection.codec.subjects[subject], b"", raw))
         return connection.frames.pop()
 
     def _queue_for_others(self, frame: bytes, subject: Any) -> None:
