@@ -15,7 +15,7 @@ from polybus import Limits, connect
 from polybus.fastapi import attach
 from tests.integration.web.support import echoing
 from tests.integration.web.test_strangers import UPGRADE
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import every_loop  # noqa: F401  # a fixture
 from tests.support import eventually
 
 

@@ -17,7 +17,7 @@ from websockets.frames import Frame, Opcode
 
 from polybus import Bus, Handshake, Limits, connect
 from polybus.fastapi import attach
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import every_loop  # noqa: F401  # a fixture
 from tests.support import eventually, port_of
 from tests.unit.bus.test_pending_connections import WAYS, Door
 

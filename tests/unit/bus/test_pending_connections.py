@@ -21,7 +21,7 @@ from polybus import Bus, ConnectFailed, Handshake, Limits, Listener, connect
 from polybus._core.bus import dialer
 from polybus.events import LinkUp
 from polybus.transports.postmessage import MessageChannel, PortTransport
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import every_loop  # noqa: F401  # a fixture
 from tests.raw import CLOSING
 from tests.support import BOUND, eventually, port_of
 

@@ -17,7 +17,7 @@ from polybus._util.cancel_scopes import let_scope_fire
 from polybus.errors import NoHandler, NotFound, QueueFull, RemoteError, RequestError, Unauthorized
 from polybus.plugins.extensions import core_of
 from polybus.testing import pair
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import every_loop  # noqa: F401  # a fixture
 from tests.refusal import refused
 from tests.support import BOUND, eventually
 from tests.unit.answering import answering, noting, publish_each

@@ -18,7 +18,7 @@ from polybus.transports._stream.dial import open_wire
 from polybus.transports._stream.pump_wire import PumpWire
 from polybus.transports._stream.wire import BURST, GATHERED, LEAST, RATION, Rations
 from polybus.transports.tcp import TcpTransport
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import every_loop  # noqa: F401  # a fixture
 from tests.support import BOUND
 
 from .support import Host, Raw, Receiver, dial, raw_peer, running, serving

@@ -10,7 +10,7 @@ import pytest
 from polybus.errors import BusError, ConnectFailed, Forbidden, TooManyRequests, Unauthorized, Unavailable
 from polybus.limits import Limits
 from polybus.plugins import Admission, Closed, Identity
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import every_loop  # noqa: F401  # a fixture
 from tests.support import BOUND
 
 from .support import dial, fill, joined, running, serving

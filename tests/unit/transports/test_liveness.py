@@ -21,7 +21,7 @@ from polybus.limits import Limits
 from polybus.plugins.connections import SLOWEST, Pace, TransportState
 from polybus.transports import sockets
 from polybus.transports.sockets import Signs
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import every_loop  # noqa: F401  # a fixture
 from tests.support import BOUND, eventually
 
 from .support import Raw, Receiver, bare, client_tls, dial, fill, joined, opened, running, serving

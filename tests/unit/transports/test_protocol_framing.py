@@ -12,7 +12,7 @@ from anyio.streams.tls import TLSStream
 from polybus.errors import ConnectFailed, RemoteProtocolError, TooLarge, Unsupported
 from polybus.limits import Limits
 from polybus.plugins import FrameCutter
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import every_loop  # noqa: F401  # a fixture
 from tests.refusal import refused
 from tests.support import BOUND
 

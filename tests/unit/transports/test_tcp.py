@@ -17,7 +17,7 @@ from polybus.errors import ConnectFailed, LocalProtocolError, Unauthorized
 from polybus.limits import Limits
 from polybus.plugins import Closed
 from polybus.transports import SecureWebSocket, Tcp, Tls, Unix, WebSocket
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import every_loop  # noqa: F401  # a fixture
 from tests.refusal import refused
 from tests.support import HAS_IPV6, free_port
 

@@ -11,7 +11,7 @@ import pytest
 from polybus.errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from polybus.limits import Limits
 from polybus.plugins import Closed
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import every_loop  # noqa: F401  # a fixture
 
 from .support import Raw, accepted, bare, dial, fill, joined, raw_peer, raw_server, running, serving
 

@@ -16,7 +16,7 @@ from polybus import Bus, DeadlineExceeded, LocalProtocolError
 from polybus._util.cancel_scopes import effective_deadline, to_the_end
 from polybus._util.event_loop import running_loop
 from polybus.testing import pair
-from tests.loops import every_loop  # noqa: F401
+from tests.loops import every_loop  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.timeout(120)  # keeps these tests out of the scope that bounds others
 SCOPES = st.lists(st.tuples(st.sampled_from([math.inf, 100.0, 200.0, 300.0]), st.booleans(), st.booleans()), max_size=5)

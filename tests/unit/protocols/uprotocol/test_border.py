@@ -112,7 +112,7 @@ def test_an_event_that_breaks_a_rule_is_refused_by_its_name() -> None:
     with pytest.raises(ValueError, match="mode='any' must be one of"):
         Message.from_cloudevent(old, mode="any")
     with pytest.raises(ValueError, match="mode='any' must be one of structured, binary, batch"):
-        to_http([decode(REQUEST)], mode="any")  # type: ignore[arg-type]
+        to_http([decode(REQUEST)], mode="any")  # type: ignore[arg-type]  # no mode
 
 
 @pytest.mark.parametrize("hashed", ["some hash", "c29tZWhhc2g="])
