@@ -36,6 +36,15 @@ async def test_a_body_that_comes_slowly_but_steadily_is_waited_for() -> None:
         assert anyio.current_time() - begun == pytest.approx(10.0)
 
 
+async def test_what_is_done_for_a_client_goes_on_while_its_unread_body_comes() -> None:
+    async def work() -> str:
+        await anyio.sleep(20)
+        return "done"
+
+    async with Bus() as bus:
+        assert await dripping(bus, 10, 1.0, set()).while_there(work()) == "done"
+
+
 async def test_a_body_that_stalls_is_refused() -> None:
     async with Bus(limits=Limits(frame_timeout=2.0)) as bus:
         with pytest.raises(HandshakeRejected, match="the body stalled after 0 bytes"):

@@ -163,8 +163,8 @@ class HttpRequest(AsgiRequest):
         async with anyio.create_task_group() as group:
 
             async def watch() -> None:
-                await self.leaves()
-                group.cancel_scope.cancel()
+                if await self.leaves():
+                    group.cancel_scope.cancel()
 
             group.start_soon(watch)
             done = await work
