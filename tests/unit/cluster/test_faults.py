@@ -2,18 +2,20 @@
 
 import math
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import ClassVar
 
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.abc import TaskGroup
 
 from polybus import Bus, Cluster, ConnectFailed, DeadlineExceeded, Disconnected, Reply, Store, connect
 from polybus._core.runtime import workers
 from polybus.cluster.durable.administration import Administration
 from polybus.events import ClusterGap, LinkDown, NodeGone
-from polybus.plugins import Closed
-from polybus.protocols.nats.operations import NatsOperation
+from polybus.plugins import Admission, Closed, Transport
+from polybus.protocols.nats.operations import NatsOperation, write_json
 from polybus.testing import NatsEngine, cluster
 from polybus.testing.nats_engine import EngineClient, met
 from tests.loops import virtual_asyncio  # noqa: F401
@@ -241,3 +243,52 @@ async def test_a_node_takes_a_request_if_its_handler_waits_only(engine: NatsEngi
         now = "later"
         assert [await reply for reply in [one.request("triple", n) for n in range(10)]] == [3 * n for n in range(10)]
         assert taken == {"at once": 0, "later": 1}  # of all that came in one turn
+
+
+class Slow(NatsEngine):
+    """An engine that reads what a client says a second later, and nothing more of one that has left by then."""
+
+    def opened(self, transport: Transport, admission: Admission) -> None:
+        client = SlowlyRead(self, transport)
+        self.clients[client] = None
+        transport.start(client)
+        transport.send(write_json("INFO", self.info))
+
+
+class SlowlyRead(EngineClient):
+    reading: ClassVar[TaskGroup]
+
+    def frames_received(self, frames: Sequence[bytes]) -> None:
+        self.reading.start_soon(self.read_later, frames)
+
+    async def read_later(self, frames: Sequence[bytes]) -> None:
+        await anyio.sleep(1)
+        if self in self.engine.clients:
+            super().frames_received(frames)
+
+
+async def test_the_last_acknowledgement_of_a_worker_that_leaves_reaches_an_engine_that_is_slow() -> None:
+    async with anyio.create_task_group() as SlowlyRead.reading, Slow() as engine:
+        shop, worker = (Bus(cluster=Cluster(engine.url, stores=[Store("work", "work.>", work=True)])) for _ in range(2))
+        begun = anyio.Event()
+
+        @worker.on("work.*", durable="billing")
+        async def bill(number: int) -> None:
+            begun.set()
+            await eventually(lambda: worker.leaving)
+            await anyio.sleep(5)  # until the engine has read that no more is taken
+
+        async with shop:
+            async with worker:
+                await shop.publish("work.begun", 1)
+                await begun.wait()
+            assert (await Administration.of(shop).store("work")).publications == 0
+
+
+async def test_the_last_publication_before_a_link_is_left_reaches_an_engine_that_is_slow() -> None:
+    async with anyio.create_task_group() as SlowlyRead.reading, Slow() as engine, connect(engine.url) as hearer, Bus() as bus:
+        async with hearer.subscribe("news") as news:
+            async with connect(engine.url, bus=bus):
+                await bus.publish("news", "last")
+            with anyio.fail_after(5):
+                assert (await anext(news)).body == "last"

@@ -353,7 +353,7 @@ class Lifecycle:
             for listener in self._lookup.listeners:  # including tunnels to buses that others run
                 await listener.drain(ALL_ANSWERED)
             await until(lambda: not self._pubsub.busy and not any(extension.busy for extension in extensions))
-            await until(lambda: not any(link.outbox and link.stands for link in runtime.links))
+            await self._links.all_sent(runtime, list(runtime.links))
             reason = ALL_ANSWERED
         if reason is _UNFINISHED:
             await self._links.close_all(runtime, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -242,17 +243,27 @@ class LinkRegistry:
     # -- closing ---------------------------------------------------------------------------------------------------------
 
     async def close(self, link: Link, *, drain: bool, code: int = 1000) -> None:
-        """Close one link. With `drain`, its outbox is written first."""
-        until, limits = link.runtime.notifier.until, link.runtime.limits
+        """Close one link. With `drain`, the other end gets everything first."""
+        limits = link.runtime.limits
         for extension in self.extensions:
             await extension.leave(link, limits.close_timeout if drain else 0)
         if drain:
             with anyio.move_on_after(limits.close_timeout):
-                await until(lambda: not link.outbox or not link.stands)
+                await self.all_sent(link.runtime, [link])
         link.close(code, "leaving")
         with anyio.move_on_after(limits.close_timeout + 1):
-            await until(lambda: link.state is State.CLOSED)
+            await link.runtime.notifier.until(lambda: link.state is State.CLOSED)
         link.abort(Closed(code, "leaving"))
+
+    async def all_sent(self, runtime: Runtime, links: Collection[Link]) -> None:
+        """Wait until the outboxes are written, and until the servers have handled everything if their protocol confirms it.
+
+        A server that finds its connection closed may drop what it has not yet read.
+        """
+        await runtime.notifier.until(lambda: not any(link.outbox and link.stands for link in links))
+        for link in links:
+            with suppress(Disconnected):
+                await link.confirmed()
 
     async def close_all(self, runtime: Runtime, reason: str, *, of_lifespan: bool = False) -> None:
         """Say goodbye on all links, with `of_lifespan` also the lifespan's, and wait a limited time for them to close."""

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from polybus._util.typed_body import typed_body
-from polybus.body import JSON, OCTETS
+from polybus.body import JSON, OCTETS, BodyFormat
 from polybus.errors import Code, EncodeError, LocalProtocolError, RemoteProtocolError, Unsupported
 from polybus.limits import Limits
 from polybus.message import Kind, Message
@@ -67,7 +67,8 @@ def test_what_clients_say_is_read_and_written(
 def test_bytes_that_could_be_json_are_marked_and_come_back_as_bytes() -> None:
     assert [typed_body(read(b"PUB a 0\r\n\r\n"), kind) for kind in (bytes, bytes | None, Any)] == [b"", None, None]
     raws = (b"", b"7", b"null", b"[not JSON", b'"', b"\r\n", b" ")
-    for raw, near in itertools.product(raws, (OCTETS, BASE64_FORMAT, Jrep().codec(Limits()).formats[0])):  # own and of bridges
+    formats: tuple[BodyFormat, ...] = (OCTETS, BASE64_FORMAT, Jrep().codec(Limits()).formats[0])  # its own and those of bridges
+    for raw, near in itertools.product(raws, formats):
         frame = CODEC.encode([Message(Kind.PUBLISH, "a", None, near.encode(raw), near)])
         assert b"Polybus-Body: bytes" in frame
         again = read(frame)
