@@ -72,6 +72,10 @@ BOUNDS = {
     "4,096 nodes, and within them Limits.peers": "cluster.client_handover._coming",
     "4,096 of a batch, Limits.outbox_bytes of a peer": "bindings.cloudevents_server.answers",
     "4,096 samples and 16 MiB of each priority, then they are dropped and counted": "transports.zenoh.node._samples",
+    "4,096 samples, 16 MiB and 4,096 keys, then they are written and it is given up": """
+        transports.zenoh.node._found transports.zenoh.node._line transports.zenoh.node._publishers
+        transports.zenoh.node._sought transports.zenoh.node._waiting
+    """,
     "4,096 sids": "protocols.nats.connection._leaving",
     "4,096 subjects, then it is emptied": """
         runtime.services.known pubsub.publisher.client_routes pubsub.publisher.routes pubsub.pubsub.queues

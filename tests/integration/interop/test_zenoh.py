@@ -1,5 +1,6 @@
 """UMessages over real Zenoh: buses with each other, and with samples that Zenoh's own library writes and hears."""
 
+import math
 import random
 import socket
 import ssl
@@ -28,12 +29,13 @@ from polybus.plugins import Identity, Sample
 from polybus.protocols import Up
 from polybus.protocols.up.uuris import parse_uuri
 from polybus.protocols.up.wire import Attributes, WireIds, read_uuid, write_attributes, write_message
+from polybus.transports.zenoh import transport
 from tests.refusal import refused
 from tests.support import BOUND, eventually, free_port
 from tests.unit.protocols.up.test_samples import OPEN, PUBLICATION, ROWS
 
 from .nats_servers import certified
-from .zenoh_peer import zenoh_peer
+from .zenoh_peer import zenoh_peer, zenoh_router
 
 CAR, PHONE, SEAT = "//device1/10AB/3", "//device2/CD/4", "//device3/1/1"
 NAMES = {"door.opened": f"{CAR}/80CD", "UpdateDoor": f"{CAR}/B", "sit": f"{SEAT}/7", "told": 0x8002}
@@ -150,6 +152,30 @@ async def test_a_connection_that_is_cut_ends_what_waits_for_answers() -> None:
             await car.aclose()
             with pytest.raises(Disconnected, match="the other node disconnected"):
                 await reply
+
+
+async def test_a_request_waits_for_a_server_that_accepts_nodes_before_it_declares_its_filters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "EARLY", math.inf)
+    port, phone = free_port(), Bus()
+    linked = connect(f"up+zenoh://127.0.0.1:{port}", bus=phone, protocol=up(PHONE), backoff=SOON)
+    try:
+        for reconnects in range(2):
+            with zenoh_router(port, "up/*/*/*/*/*/device1/10AB/0/3/C") as server:
+                if not reconnects:
+                    await linked.__aenter__()
+                await eventually(lambda: phone.peers[0].connected)
+                replies = [phone.request(f"{CAR}/{method}", timeout=BOUND) for method in "BC"]
+                await anyio.to_thread.run_sync(server.heard, 1)  # C, so B was written before unless it waits
+                server.hear("up/*/*/*/*/*/device1/10AB/0/3/B")
+                heard = await anyio.to_thread.run_sync(server.heard, 2)
+                assert [sample.key[-1] for sample in heard] == ["C", "B"]
+            for reply in replies:
+                with pytest.raises(Disconnected):
+                    await reply
+    finally:
+        await linked.__aexit__(None, None, None)
 
 
 # -- who may ---------------------------------------------------------------------------------------------------------------

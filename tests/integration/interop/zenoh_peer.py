@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import Condition
 from typing import Any
 
@@ -27,7 +27,12 @@ class ZenohPeer:
         self._session = session
         self._heard: list[Sample] = []
         self._changed = Condition()
-        self._subscriber = session.declare_subscriber(expression, zenoh.handlers.Callback(self._take, indirect=False))
+        self._subscribers = list[Any]()
+        self.hear(expression)
+
+    def hear(self, expression: str) -> None:
+        handler = zenoh.handlers.Callback(self._take, indirect=False)
+        self._subscribers.append(self._session.declare_subscriber(expression, handler))
 
     def _take(self, sample: Any) -> None:
         attachment = None if sample.attachment is None else bytes(sample.attachment)
@@ -62,6 +67,11 @@ class ZenohPeer:
 
     def delete(self, key: str, **options: Any) -> None:
         self._session.delete(key, **options)
+
+
+def zenoh_router(port: int, expression: str) -> AbstractContextManager[ZenohPeer]:
+    """A router that has one subscriber when it is entered, but has accepted nodes before."""
+    return zenoh_peer("", expression, mode="router", listen_endpoints=[f"tcp/127.0.0.1:{port}"], connect_endpoints=[])
 
 
 @contextmanager

@@ -15,9 +15,10 @@ import atexit
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -294,6 +295,67 @@ class Lanes:
         return sum(lane.drop() for lane in self._lanes)
 
 
+@define(eq=False, repr=False)
+class Early:
+    """Samples of a client that has just connected.
+
+    Zenoh drops samples without a subscriber, and nodes accept others before they have declared their filters. Therefore,
+    samples whose key has no subscriber wait for one, and samples with a new key wait until `seek` has called `told`. All others
+    are written in order. `write` must not raise.
+    """
+
+    _seek: Callable[[str], None]
+    _write: Callable[[Sample], None]
+    _line: deque[Sample] = field(factory=deque, init=False)
+    """Samples in order. It is not known whether the first one has a subscriber."""
+    _sought: set[str] = field(factory=set, init=False)
+    _waiting: dict[str, list[Sample]] = field(factory=dict, init=False)
+    _found: set[str] = field(factory=set, init=False)
+    count: int = field(default=0, init=False)
+    bytes: int = field(default=0, init=False)
+
+    @property
+    def full(self) -> bool:
+        return self.count >= LANE_SAMPLES or self.bytes > MOST_BYTES or len(self._sought) >= LANE_SAMPLES
+
+    def add(self, sample: Sample) -> None:
+        self.count += 1
+        self.bytes += sample.size
+        self._line.append(sample)
+        if sample.key not in self._sought:
+            self._sought.add(sample.key)
+            self._seek(sample.key)
+        self._advance()
+
+    def told(self, key: str, has_subscriber: bool) -> None:
+        if has_subscriber:
+            self._found.add(key)
+            self._pass_on(self._waiting.pop(key, ()))
+        elif key not in self._found:
+            self._waiting.setdefault(key, [])
+        self._advance()
+
+    def _advance(self) -> None:
+        while self._line:
+            sample = self._line[0]
+            if sample.key in self._found:
+                self._pass_on((self._line.popleft(),))
+            elif (waiting := self._waiting.get(sample.key)) is not None:
+                waiting.append(self._line.popleft())
+            else:
+                return
+
+    def _pass_on(self, samples: Iterable[Sample]) -> None:
+        for sample in samples:
+            self.count -= 1
+            self.bytes -= sample.size
+            self._write(sample)
+
+    def end(self) -> None:
+        """Write all samples."""
+        self._pass_on([*chain.from_iterable(self._waiting.values()), *self._line])
+
+
 # Zenoh's stubs lack return types, so sessions and subscribers are `Any` here.
 T = TypeVar("T")
 
@@ -326,6 +388,7 @@ class ZenohNode:
         self._control: Final = ThreadPoolExecutor(1, "polybus-zenoh")
         self._session: Any = None
         self._subscribers: dict[str, Any] = {}
+        self._publishers: list[Any] | None = []
         self._transports = 0
         self._priorities: Sequence[Any] = ()
         self._write: Callable[..., None] | None = None
@@ -386,13 +449,11 @@ class ZenohNode:
         """
 
         def declare() -> None:
-            failure = None
             try:
                 self._declare(expressions)
-                self._settle()
+                self._settle(lambda: self._tell(partial(done, None)))
             except Exception as error:
-                failure = error
-            self._tell(lambda: done(failure))
+                self._tell(partial(done, error))
 
         self._submit(declare)
 
@@ -411,11 +472,58 @@ class ZenohNode:
         for expression in self._subscribers.keys() - wanted.keys():
             self._subscribers.pop(expression).undeclare()
 
-    def _settle(self) -> None:
-        """Query a key that does not exist. Neighbours answer only after they have processed earlier declarations."""
-        if self._session is not None:
-            for _ in self._session.liveliness().get(_NOTHING, timeout=_PATIENCE):
-                pass
+    def _settle(self, then: Callable[[], None]) -> None:
+        """Query a key that does not exist, and call `then` in any thread once the query has ended.
+
+        Neighbours answer only after they have processed earlier declarations.
+        """
+        import zenoh
+
+        if self._session is None:
+            then()
+        else:
+            handler: Any = zenoh.handlers.Callback(lambda _: None, then, indirect=False)
+            self._session.liveliness().get(_NOTHING, handler, timeout=_PATIENCE)
+
+    def seek(self, key: str, told: Callable[[str, bool], None]) -> None:
+        """Find out whether another node subscribes to a key.
+
+        The event loop calls `told` with the key and the answer, and again whenever a node subscribes, until `stop_seeking`.
+        """
+
+        def tell(has_subscriber: bool) -> None:
+            self._tell(partial(told, key, has_subscriber))
+
+        def listen(status: Any) -> None:
+            if status.matching:
+                tell(True)
+
+        def look(publisher: Any) -> None:
+            if self._session is not None and self._publishers is not None:
+                tell(publisher.matching_status.matching)
+
+        def seek() -> None:
+            import zenoh
+
+            if self._session is None or self._publishers is None:
+                return
+            try:
+                publisher = self._session.declare_publisher(key, allowed_destination=zenoh.Locality.REMOTE)
+                self._publishers.append(publisher)
+                publisher.declare_matching_listener(zenoh.handlers.Callback(listen, indirect=False))
+                self._settle(lambda: self._submit(partial(look, publisher)))
+            except zenoh.ZError:  # the key is invalid
+                tell(True)
+
+        self._submit(seek)
+
+    def stop_seeking(self) -> None:
+        def stop() -> None:
+            publishers, self._publishers = self._publishers, None
+            for publisher in publishers or ():
+                publisher.undeclare()
+
+        self._submit(stop)
 
     def _taker(self, expression: str) -> Callable[[zenoh.Sample], None]:
         import zenoh

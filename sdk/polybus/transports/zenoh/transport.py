@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,12 +27,13 @@ from ...plugins import (
     ProtocolFeatures,
     Receiver,
     ReceiverFeatures,
+    Sample,
     Transport,
 )
 from ...plugins.connections import TransportState, decision
 from ...plugins.tools import check_choice, is_loopback, log_fields, without_secrets
 from ..sockets import host_port
-from .node import ZenohNode
+from .node import Early, ZenohNode
 
 PORT: Final = 7447
 _MODES: Final = ("client", "peer", "router")
@@ -181,8 +183,8 @@ def _file(url: str, name: str, path: str) -> str:
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
-_GRACE: Final = 0.1
-"""Seconds to wait before sending. A server that has just started accepts nodes a moment before it declares its filters."""
+EARLY: Final = 1.0
+"""Seconds, from a client's first declaration, in which samples without a subscriber wait for one."""
 _TOO_MUCH_IN: Final = "input exceeded the limit of its priority or sender"
 _TOO_MUCH_OUT: Final = "output exceeded the limit of its priority: a subscriber on the fabric does not read"
 
@@ -218,6 +220,8 @@ class ZenohTransport:
     _declared: anyio.Event | None = field(default=None, init=False)
     _jobs: int = field(default=0, init=False)
     _lost: int = field(default=0, init=False)
+    _early: Early | None = field(default=None, init=False)
+    _early_until: float = field(default=math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.address = f"zenoh {self._address.shown}"
@@ -231,11 +235,11 @@ class ZenohTransport:
         settings = self._address.settings(serves=serves, patience=limits.connect_timeout)
         try:
             await self.node.run(self.node.open, settings, self._address.config, first)
-            if not serves:
-                await anyio.sleep(_GRACE)
         except BaseException:
             self.abort(Closed(1006, "the session was cancelled"))
             raise
+        if not serves:
+            self._early = Early(lambda key: self.node.seek(key, self._told), self._write)
 
     def start(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -263,6 +267,7 @@ class ZenohTransport:
         if not self._jobs and self._declared is not None:
             self._declared.set()
             self._declared = None
+            self._early_until = min(self._early_until, self._host.time() + EARLY)
             self._eased()
 
     async def written(self) -> None:
@@ -316,13 +321,34 @@ class ZenohTransport:
             raise TooLarge(f"a frame of {len(frame)} bytes, the limit is {self.max_frame}: raise Limits(message=...)")
         if self._state is not TransportState.OPEN:
             return
+        sample = self._fabric.sample(frame)
+        if self._early is not None and self._early.full:
+            self._end_early()
+        if self._early is None:
+            self._write(sample)
+        else:
+            self._early.add(sample)
+
+    def _write(self, sample: Sample) -> None:
         lanes = self.node.lanes
-        if not lanes.add(self._fabric.sample(frame)):
+        if not lanes.add(sample):
             self._lost += 1
         elif not self._paused and lanes.full:
             self._paused = True
             if self._receiver is not None:
                 self._receiver.pause_writing()
+
+    def _told(self, key: str, has_subscriber: bool) -> None:
+        if self._early is not None:
+            self._early.told(key, has_subscriber)
+            self._leave()
+
+    def _end_early(self) -> None:
+        early, self._early = self._early, None
+        if early is not None:
+            self.node.stop_seeking()
+            early.end()
+            self._leave()
 
     def write_backlog(self) -> int:
         return self.node.lanes.waiting
@@ -338,6 +364,8 @@ class ZenohTransport:
     def tick(self, now: float) -> None:
         self._eased()  # a stalled lane must not pause the others
         self.node.lanes.look()
+        if now >= self._early_until:
+            self._end_early()
         if self._lost and self._receiver is not None:
             lost, self._lost = self._lost, 0
             ReceiverFeatures.of(self._receiver).lost(lost, _TOO_MUCH_OUT)
@@ -349,6 +377,12 @@ class ZenohTransport:
             self._state = TransportState.CLOSING
             self._why = Closed(code, reason)
             self._closing_at = self._host.time() + self._host.limits.close_timeout
+            self._leave()
+
+    def _leave(self) -> None:
+        """Close the session if the bus wants it and no sample waits for a subscriber."""
+        if self._state is TransportState.CLOSING and not (self._early is not None and self._early.count):
+            self._early = None
             self.node.close(self._over)
 
     def abort(self, why: Closed) -> None:
@@ -365,6 +399,9 @@ class ZenohTransport:
         if self._state is TransportState.LOST:
             return
         self._state = TransportState.LOST
+        if self._early is not None:
+            self._lost += self._early.count
+            self._early = None
         if self._declared is not None:
             self._declared.set()
         self.node.inbox.clear()

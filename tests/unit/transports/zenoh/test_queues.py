@@ -6,7 +6,7 @@ import pytest
 
 from polybus.plugins import Sample
 from polybus.transports.zenoh import node
-from polybus.transports.zenoh.node import Inbox, Lanes
+from polybus.transports.zenoh.node import Early, Inbox, Lanes
 from tests.support import BOUND
 
 
@@ -183,3 +183,72 @@ def test_the_bus_is_asked_to_pause_and_goes_on_when_half_is_written(size: int) -
     assert not pauses(out)
     flushed(out)
     out.drop()
+
+
+# -- out, at first -----------------------------------------------------------------------------------------------------------
+
+
+def early() -> tuple[Early, list[str], list[Sample]]:
+    sought, written = list[str](), list[Sample]()
+    return Early(sought.append, written.append), sought, written
+
+
+def test_a_sample_without_a_subscriber_waits_for_one_and_holds_no_other_key_back() -> None:
+    box, sought, written = early()
+    first, other, second, third = (sample(key=key, size=size) for size, key in enumerate(("a", "b", "a", "a")))
+    box.add(first)
+    box.add(other)
+    assert (sought, written) == (["a", "b"], [])
+    box.told("a", has_subscriber=False)
+    box.told("b", has_subscriber=True)
+    box.add(second)
+    assert (sought, written, box.count) == (["a", "b"], [other], 2)
+    box.told("a", has_subscriber=True)
+    box.add(third)
+    assert (sought, written) == (["a", "b"], [other, first, second, third])
+    assert (box.count, box.bytes) == (0, 0)
+
+
+def test_samples_with_subscribers_keep_their_order_whichever_key_is_found_first() -> None:
+    box, _, written = early()
+    samples = [sample(key=key, size=size) for size, key in enumerate(("a", "b", "a", "b"))]
+    for one in samples[:3]:
+        box.add(one)
+    box.told("b", has_subscriber=True)
+    box.add(samples[3])
+    assert written == []
+    box.told("a", has_subscriber=True)
+    assert written == samples
+
+
+def test_the_answer_that_there_is_no_subscriber_may_come_after_the_subscriber() -> None:
+    box, _, written = early()
+    box.add(sample())
+    box.told("up/a", has_subscriber=True)
+    box.told("up/a", has_subscriber=False)
+    box.add(sample())
+    assert len(written) == 2
+
+
+def test_all_that_waits_is_written_at_the_end() -> None:
+    box, _, written = early()
+    samples = [sample(key=key, size=size) for size, key in enumerate(("a", "b", "a"))]
+    for one in samples:
+        box.add(one)
+    box.told("b", has_subscriber=False)
+    box.end()
+    assert sorted(written, key=samples.index) == samples
+    assert (box.count, box.bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "key"), [(node.LANE_SAMPLES, 1, "a"), (2, node.MOST_BYTES // 2, "a"), (node.LANE_SAMPLES, 1, "{}")]
+)
+def test_what_waits_is_bounded_and_so_are_the_keys(count: int, size: int, key: str) -> None:
+    box, _, _ = early()
+    for number in range(count):
+        assert not box.full
+        box.add(sample(size=size, key=key.format(number)))
+        if key == "{}":
+            box.told(str(number), has_subscriber=True)
+    assert box.full

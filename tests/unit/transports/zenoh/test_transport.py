@@ -1,20 +1,22 @@
 """Samples that arrive before the bus can take them."""
 
-import math
+from collections.abc import Callable
 from functools import partial
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
+import zenoh
 
 import polybus
 from polybus import ConnectFailed, Limits
-from polybus.plugins import DialOptions
+from polybus.plugins import Closed, DialOptions
 from polybus.protocols import Up
 from polybus.testing.contract.transport import FrameReceiver
 from polybus.transports.zenoh import transport as module
-from polybus.transports.zenoh.node import ZenohNode
+from polybus.transports.zenoh.node import LANE_SAMPLES, Lanes, ZenohNode
 from polybus.transports.zenoh.transport import Zenoh, ZenohTransport, zenoh_address
 from tests.support import BOUND, eventually
 from tests.unit.protocols.up.test_session import published
@@ -25,10 +27,19 @@ NARROW, TO_US = "up/device2/CD/0/4/80CD/{}/{}/{}/{}/{}", "up/*/*/*/*/*/device1/1
 HOST: Any = SimpleNamespace(limits=Limits(), time=lambda: 0.0, call_soon=lambda function: function())
 
 
-def transport_of() -> tuple[ZenohTransport, FrameReceiver]:
+class Receiver(FrameReceiver):
+    losses: list[int]
+
+    def lost(self, count: int, why: str) -> None:
+        self.losses.append(count)
+
+
+def transport_of(url: str = "zenoh://127.0.0.1:1") -> tuple[ZenohTransport, Receiver]:
     """A transport that has not started, and who hears it then."""
-    transport = ZenohTransport(zenoh_address("zenoh://127.0.0.1:1"), Up(entity="//device1/10AB/3").fabric, HOST, dialled=False)
-    return transport, FrameReceiver(transport)
+    transport = ZenohTransport(zenoh_address(url), Up(entity="//device1/10AB/3").fabric, HOST, dialled=False)
+    bus = Receiver(transport)
+    bus.losses = []
+    return transport, bus
 
 
 async def ended(transport: ZenohTransport) -> None:
@@ -106,15 +117,102 @@ async def test_a_session_that_never_opens_times_out_after_both_limits(monkeypatc
         await Zenoh().connector("zenoh://127.0.0.1:1").connect(options)
 
 
-async def test_a_client_that_is_cancelled_before_it_may_send_ends_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Any] = []
-    monkeypatch.setattr(ZenohNode, "open", lambda *args: opened.append(args))
-    monkeypatch.setattr(module, "_GRACE", math.inf)
-    transport, _ = transport_of()
-    async with anyio.create_task_group() as group:
-        group.start_soon(partial(transport.open, serves=False))
-        await eventually(lambda: opened)
-        await transport.node.run(int)  # by then, the session is open
-        assert not transport.ended.is_set()
-        group.cancel_scope.cancel()
-    assert transport.ended.is_set()
+async def test_a_connect_that_is_cancelled_while_its_session_opens_closes_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions, cancelled, really_open = list[Any](), Event(), zenoh.open
+
+    def slowly_open(config: Any) -> Any:
+        sessions.append(really_open(config))
+        assert cancelled.wait(BOUND)
+        return sessions[0]
+
+    async with polybus.Bus().serve("up+zenoh://127.0.0.1:0", protocol=Up(entity="//device2/CD/4")) as listener:
+        monkeypatch.setattr(zenoh, "open", slowly_open)
+        transport, _ = transport_of(listener.url.partition("?")[0].partition("+")[2])
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(transport.open, serves=False))
+            await eventually(lambda: sessions)
+            group.cancel_scope.cancel()
+        assert transport.ended.is_set()
+        assert not sessions[0].is_closed()
+        cancelled.set()
+        await eventually(sessions[0].is_closed)
+
+
+class EarlyClient:
+    """A client whose node has opened no session: the test tells which keys have subscribers."""
+
+    tell: Callable[..., None]
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.written = list[Any]()
+        monkeypatch.setattr(ZenohNode, "open", lambda *_: None)
+        monkeypatch.setattr(ZenohNode, "seek", lambda _, key, told: setattr(self, "tell", partial(told, key)))
+        monkeypatch.setattr(Lanes, "add", self.add)
+        self.transport, self.bus = transport_of()
+
+    def add(self, sample: Any) -> bool:
+        self.written.append(sample)
+        return True
+
+    async def send(self) -> None:
+        await self.transport.open(serves=False)
+        self.transport.start(self.bus)
+        self.transport.hear([TO_US])
+        await self.transport.written()
+        self.transport.send(published())
+
+
+async def test_a_client_writes_a_sample_without_a_subscriber_when_its_first_second_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = EarlyClient(monkeypatch)
+    await client.send()
+    client.tell(has_subscriber=False)
+    client.transport.tick(module.EARLY / 2)
+    assert client.written == []
+    client.transport.tick(module.EARLY)
+    assert len(client.written) == 1
+    client.transport.send(published())
+    assert len(client.written) == 2
+    await ended(client.transport)
+
+
+@pytest.mark.parametrize("until", ["subscriber", "time"])
+async def test_a_client_that_closes_at_once_closes_when_its_samples_are_written(
+    monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
+    client = EarlyClient(monkeypatch)
+    await client.send()
+    client.transport.close()
+    client.tell(has_subscriber=False)
+    await client.transport.node.run(int)
+    assert not client.transport.ended.is_set()
+    if until == "subscriber":
+        client.tell(has_subscriber=True)
+    else:
+        client.transport.tick(module.EARLY)
+    await client.transport.ended.wait()
+    assert len(client.written) == 1
+    assert client.bus.losses == []
+
+
+async def test_samples_that_wait_for_a_subscriber_when_the_connection_ends_are_counted_as_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = EarlyClient(monkeypatch)
+    await client.send()
+    client.transport.abort(Closed(1006, "cut"))
+    client.tell(has_subscriber=True)
+    assert client.written == []
+    assert client.bus.losses == [1]
+
+
+async def test_more_samples_than_may_wait_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = EarlyClient(monkeypatch)
+    await client.send()
+    for _ in range(LANE_SAMPLES - 1):
+        client.transport.send(published())
+    assert client.written == []
+    client.transport.send(published())
+    assert len(client.written) == LANE_SAMPLES + 1
+    await ended(client.transport)
