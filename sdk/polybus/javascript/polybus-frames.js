@@ -137,8 +137,8 @@ export function connectToHost({ origins, timeout = 10000 } = {}) {
       stop()
       parent.postMessage({ tag: TAG, type: 'taken', v: VERSION, nonce }, origin === 'null' ? '*' : origin)
       const port = manage(ports[0], { epoch: data.epoch, origin })
-      // Ports do not report that their page is gone: the page must.
-      const goodbye = () => end(port, 1001, 'the page is gone')
+      // Ports do not report that their page is gone: the page must. One that is kept for the back button comes back with its host.
+      const goodbye = ({ persisted }) => persisted || end(port, 1001, 'the page is gone')
       addEventListener('pagehide', goodbye)
       port.addEventListener('close', () => removeEventListener('pagehide', goodbye))
       resolve(port)
@@ -332,7 +332,13 @@ class Pump {
     socket.onopen = () => this.opened()
     socket.onmessage = ({ data }) => this.down(data)
     socket.onclose = ({ code, reason }) => this.stop(code, reason || 'the connection to the server ended')
-    state.port.addEventListener('close', ({ code, reason }) => this.stop(code, reason))
+    // A page that is kept for the back button is out of reach: its socket would stay open.
+    const left = () => socket.close()
+    addEventListener('pagehide', left)
+    state.port.addEventListener('close', ({ code, reason }) => {
+      removeEventListener('pagehide', left)
+      this.stop(code, reason)
+    })
     state.port.addEventListener('message', ({ data }) => this.up(data))
     state.port.start()
   }

@@ -160,6 +160,26 @@ page.handle('ask', async (body) => [await bus.request('echo', body), await page.
 """
 
 
+FRAME = """
+<!doctype html><title>frame</title>
+<script type="module">
+  import { connect } from '/polybus.js'
+  import { connectToHost } from '/polybus-frames.js'
+  const port = () => connectToHost({ origins: [location.origin] })
+  connect(location.pathname === '/frame' ? await port() : port).handle('title', () => document.title)
+</script>
+"""
+HOST = """
+import('/polybus-frames.js').then(async ({ serveFrame, pump }) => {
+  const { connect } = await import('/polybus.js')
+  const frame = document.createElement('iframe')
+  document.body.append(frame)
+  serveFrame(frame, { origin: location.origin, onport: (port) => { ONPORT } })
+  frame.src = 'SRC'
+})
+"""
+
+
 def let_in(handshake: Handshake) -> Identity:
     KNOCKS.append(handshake.address)
     return Identity("somebody")
@@ -178,8 +198,9 @@ async def served(chromium: Browser) -> AsyncIterator[tuple[Tab, Bus, str]]:
     def page(name: str) -> Response:
         if name == "worker.js":
             return Response(WORKER, media_type="text/javascript")
-        policy = {"content-security-policy": "default-src 'none'; script-src 'self' 'unsafe-inline'; connect-src 'self'"}
-        return HTMLResponse(PAGE if name == "page" else "another page", headers=policy)
+        policy = "default-src 'none'; script-src 'self' 'unsafe-inline'; connect-src 'self'; frame-src 'self'"
+        contents = {"page": PAGE, "frame": FRAME, "widget": FRAME}.get(name, "another page")
+        return HTMLResponse(contents, headers={"content-security-policy": policy})
 
     async with running(app) as server:
         site = f"http://127.0.0.1:{server.port}"
@@ -216,6 +237,30 @@ async def test_a_page_that_was_left_comes_back_with_its_heap_and_its_subscriptio
     await tab.run("bus.request('echo')")
     await bus.publish("n.1", "here again")
     await tab.until("heard.at(-1) === 'here again'")
+
+
+async def test_a_frame_comes_back_with_its_page_and_still_has_its_port(served: tuple[Tab, Bus, str]) -> None:
+    tab, bus, site = served
+    await tab.run(HOST.replace("ONPORT", "window.child = connect(port)").replace("SRC", "/frame"))
+    await tab.until("window.child !== undefined")
+    assert await tab.run("child.request('title')") == "frame"
+    await tab.visit(f"{site}/another")
+    await eventually(lambda: not bus.peers)
+    await tab.back()
+    await tab.until("window.kept === true && bus.state === 'open'")
+    assert await tab.run("child.request('title', null, { timeout: 5000 })") == "frame"
+
+
+async def test_the_server_of_a_pump_hears_that_the_page_was_left_and_its_frame_comes_back(served: tuple[Tab, Bus, str]) -> None:
+    tab, bus, site = served
+    pumped = "pump(port, `ws://${location.host}/bus`, { credentials: 'page' })"
+    await tab.run(HOST.replace("ONPORT", pumped).replace("SRC", "/widget"))
+    await eventually(lambda: len(bus.peers) == 2)
+    await tab.visit(f"{site.replace('127.0.0.1', 'localhost')}/another")
+    await eventually(lambda: not bus.peers)
+    await tab.back()
+    await tab.until("window.kept === true")
+    await eventually(lambda: len(bus.peers) == 2)
 
 
 async def test_a_page_that_is_frozen_while_the_link_goes_is_back_when_it_is_shown(served: tuple[Tab, Bus, str]) -> None:
