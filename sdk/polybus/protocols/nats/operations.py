@@ -292,14 +292,15 @@ Delivery: TypeAlias = tuple[str, str, str | None, HeaderBlock | None, bytes]
 
 
 class OperationReader:
-    __slots__ = ("_known_blocks", "_limit", "_names", "_sids", "_starts", "headers")
+    __slots__ = ("_known_blocks", "_last_reply", "_limit", "_names", "_sids", "_starts", "headers")
 
     def __init__(self, limits: Limits) -> None:
         self._limit = limits.subject
         self._names: Memo[bytes, str] = Memo(self._checked_name)
         self._sids: Memo[bytes, str] = Memo(_sid)
-        self._starts: dict[bytes, tuple[str, str]] = {}
-        """Subject and sid by the lines of publications without headers, up to the size. They repeat, sizes may not."""
+        self._starts: dict[bytes, tuple[str, str, str | None]] = {}
+        """Subject, sid and reply by the lines of messages without headers, up to the size. They repeat, sizes may not."""
+        self._last_reply: bytes | None = None  # A node's publications have all the same one, and each request its own
         self.headers: Final = HeaderReader(limits.headers)
         self._known_blocks = self.headers.known
 
@@ -326,7 +327,7 @@ class OperationReader:
         start, _, size = line.rpartition(b" ")
         known = self._starts.get(start)
         if known is not None and size == b"%d" % len(rest) and frame[-2:] == CRLF:
-            return known[0], known[1], None, None, rest
+            return *known, None, rest
         parts = line.split(b" ")
         # Fast path for well-formed lines with cached names; the rest is checked in full.
         if parts[-1] == b"%d" % len(rest) and frame[-2:] == CRLF and b"" not in parts and b"\t" not in line:
@@ -349,9 +350,12 @@ class OperationReader:
                 try:
                     # The subject of an answer is not seen again.
                     subject = name.decode() if number == INBOX_SID else self._names[name]
-                    if head is None and reply is None and number != INBOX_SID:
-                        remember(self._starts, start, (subject, number), _REMEMBERED)
-                    return subject, number, None if reply is None else reply.decode(), block, rest
+                    answer = None if reply is None else reply.decode()
+                    if head is None and number != INBOX_SID:
+                        if reply is None or reply == self._last_reply:
+                            remember(self._starts, start, (subject, number, answer), _REMEMBERED)
+                        self._last_reply = reply
+                    return subject, number, answer, block, rest
                 except UnicodeDecodeError:
                     pass  # reported below
         return self._unusual_delivery(frame, end)
