@@ -178,6 +178,23 @@ async def test_a_request_waits_for_a_server_that_accepts_nodes_before_it_declare
         await linked.__aexit__(None, None, None)
 
 
+async def test_a_server_that_joins_a_router_loses_nothing_that_it_sends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "EARLY", math.inf)
+    monkeypatch.setattr(transport, "_ROUTED", 1.0)  # however slow this machine is
+    car, heard = car_bus(), list[str]()
+
+    @car.on("//device3/1/1/8001")
+    async def hear(body: str) -> None:
+        heard.append(body)
+
+    async with car.serve(HERE, protocol=up(CAR)) as one:
+        seat = Bus()
+        async with seat.serve(f"{HERE}?connect=tcp/{one.url.partition('//')[2]}", protocol=up(SEAT)) as other:
+            await seat.publish("//device3/1/1/8001", "first")
+            assert await other.peers[0].request("UpdateDoor", 2, timeout=BOUND) == 4
+            await eventually(lambda: heard == ["first"])
+
+
 # -- who may ---------------------------------------------------------------------------------------------------------------
 
 

@@ -297,7 +297,7 @@ class Lanes:
 
 @define(eq=False, repr=False)
 class Early:
-    """Samples of a client that has just connected.
+    """Samples of a node that has just joined others.
 
     Zenoh drops samples without a subscriber, and nodes accept others before they have declared their filters. Therefore,
     samples whose key has no subscriber wait for one, and samples with a new key wait until `seek` has called `told`. All others
@@ -326,6 +326,10 @@ class Early:
             self._sought.add(sample.key)
             self._seek(sample.key)
         self._advance()
+
+    def waits(self, key: str) -> bool:
+        """Return True if a key is known to have had no subscriber."""
+        return key in self._waiting
 
     def told(self, key: str, has_subscriber: bool) -> None:
         if has_subscriber:

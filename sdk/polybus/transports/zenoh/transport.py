@@ -184,7 +184,9 @@ def _file(url: str, name: str, path: str) -> str:
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
 EARLY: Final = 1.0
-"""Seconds, from a client's first declaration, in which samples without a subscriber wait for one."""
+"""Seconds, from its first declaration, in which samples of a node that joins others wait for a subscriber."""
+_ROUTED: Final = 0.15
+"""Seconds after which routers have a route to a new subscriber. They announce it up to 0.1 s earlier."""
 _TOO_MUCH_IN: Final = "input exceeded the limit of its priority or sender"
 _TOO_MUCH_OUT: Final = "output exceeded the limit of its priority: a subscriber on the fabric does not read"
 
@@ -238,7 +240,7 @@ class ZenohTransport:
         except BaseException:
             self.abort(Closed(1006, "the session was cancelled"))
             raise
-        if not serves:
+        if not serves or self._address.connect or self._address.scouting:
             self._early = Early(lambda key: self.node.seek(key, self._told), self._write)
 
     def start(self, receiver: Receiver) -> None:
@@ -339,6 +341,16 @@ class ZenohTransport:
                 self._receiver.pause_writing()
 
     def _told(self, key: str, has_subscriber: bool) -> None:
+        if has_subscriber and self._early is not None and self._early.waits(key):
+            self._host.spawn(self._when_routed, key)
+        else:
+            self._learn(key, has_subscriber)
+
+    async def _when_routed(self, key: str) -> None:
+        await anyio.sleep(_ROUTED)
+        self._learn(key, True)
+
+    def _learn(self, key: str, has_subscriber: bool) -> None:
         if self._early is not None:
             self._early.told(key, has_subscriber)
             self._leave()

@@ -34,9 +34,9 @@ class Receiver(FrameReceiver):
         self.losses.append(count)
 
 
-def transport_of(url: str = "zenoh://127.0.0.1:1") -> tuple[ZenohTransport, Receiver]:
+def transport_of(url: str = "zenoh://127.0.0.1:1", host: Any = HOST) -> tuple[ZenohTransport, Receiver]:
     """A transport that has not started, and who hears it then."""
-    transport = ZenohTransport(zenoh_address(url), Up(entity="//device1/10AB/3").fabric, HOST, dialled=False)
+    transport = ZenohTransport(zenoh_address(url), Up(entity="//device1/10AB/3").fabric, host, dialled=False)
     bus = Receiver(transport)
     bus.losses = []
     return transport, bus
@@ -148,7 +148,10 @@ class EarlyClient:
         monkeypatch.setattr(ZenohNode, "open", lambda *_: None)
         monkeypatch.setattr(ZenohNode, "seek", lambda _, key, told: setattr(self, "tell", partial(told, key)))
         monkeypatch.setattr(Lanes, "add", self.add)
-        self.transport, self.bus = transport_of()
+        monkeypatch.setattr(module, "_ROUTED", 0.0)
+        self.spawned = list[Any]()
+        host: Any = SimpleNamespace(**vars(HOST), spawn=lambda *call: self.spawned.append(partial(*call)))
+        self.transport, self.bus = transport_of(host=host)
 
     def add(self, sample: Any) -> bool:
         self.written.append(sample)
@@ -189,6 +192,9 @@ async def test_a_client_that_closes_at_once_closes_when_its_samples_are_written(
     assert not client.transport.ended.is_set()
     if until == "subscriber":
         client.tell(has_subscriber=True)
+        assert client.written == []  # a router announces a subscriber before it has a route
+        (later,) = client.spawned
+        await later()
     else:
         client.transport.tick(module.EARLY)
     await client.transport.ended.wait()
