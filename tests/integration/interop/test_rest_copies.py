@@ -37,12 +37,25 @@ def jetstream(bus: Bus, seconds: float = 30.0) -> JetStream:
     return JetStream(backbone_of(bus), seconds)  # of three servers that have lost one, somebody has to be chosen first
 
 
+async def copied_whole(bus: Bus, stream: str, number: int) -> bool:
+    """True once an engine has copied a publication, and copies no more."""
+    found = await jetstream(bus).find(f"STREAM.INFO.{copy_of(stream, number)}")
+    return found is not None and not config_of(found).get("sources")
+
+
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[list[NatsServer]]:
     with nats_cluster(
         3, lambda number: f'server_name: "s{number}"\njetstream {{ store_dir: "{tmp_path}/{number}" }}'
     ) as servers:
         yield servers
+
+
+async def until_stored(administration: Administration, count: int) -> None:
+    async def stored() -> bool:
+        return (await administration.store("work")).publications == count
+
+    await eventually(stored)
 
 
 class Faster(JetStream):
@@ -164,4 +177,5 @@ async def test_a_worker_that_may_not_copy_waits_and_leaves_nothing_behind(
             async with worker_at("shop", full, handled, MUCH):
                 await administration.retry(letters[0])
                 await eventually(lambda: len(handled) == 2)
+                await until_stored(administration, 0)
             assert sorted(handled) == [(1, "order-1"), (LARGE, "order-0")]

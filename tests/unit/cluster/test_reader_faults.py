@@ -30,12 +30,17 @@ INFO = f"{ASKED}CONSUMER.INFO."
 class Liar(NatsEngine):
     """An engine that asks `lie` first what to do with what a client says: True where that was all."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: str = "2.15.1") -> None:
         super().__init__()
+        self.version = version
         self.lie: Callable[[NatsOperation], bool]
         self.honest()
         self.heard: list[tuple[float, NatsOperation]] = []
         self.asker: EngineClient
+
+    @property
+    def info(self) -> dict[str, Any]:
+        return {**super().info, "version": self.version}
 
     def route(self, sender: EngineClient, operation: NatsOperation, block: bytes) -> None:
         self.heard.append((anyio.current_time(), operation))
@@ -279,6 +284,56 @@ async def test_without_room_for_letters_what_has_no_attempts_left_is_tried_again
         with anyio.fail_after(300):
             await eventually(lambda: done == {0, 1, 2, 3, 4})
             await eventually(lambda: len(engine.times("$JS.ACK.", b"+ACK")) == 5)
+
+
+def copies(engine: Liar, operation: NatsOperation) -> bool:
+    """Have no room for a long letter, and answer what is asked about a copy of the first publication as if there were one."""
+    if operation.subject.startswith("shop.dead.") and len(operation.payload) > 100:
+        return engine.answer(
+            operation, {"error": {"code": 400, "err_code": 10054, "description": "message size exceeds maximum"}}
+        )
+    said = {"description": "A copy of publication 1 of shop-work, whose dead letter has not all of it."}
+    about = operation.subject.startswith(ASKED) and operation.subject.endswith(".shop-work-rest-1")
+    return about and engine.answer(operation, {"config": said, "state": {"messages": 1}})
+
+
+@asynccontextmanager
+async def ordered(engine: Liar) -> AsyncIterator[list[str]]:
+    """A node whose ordered handler fails for the first publication, which is long; what it has done."""
+    bus = Bus(cluster=Cluster(engine.url, name="shop", stores=[Store("work", "work.>", work=True)]))
+    done = list[str]()
+
+    @bus.on("work.x", durable="billing", ordered=True, retry=Retry(attempts=1))
+    async def bill(text: str) -> None:
+        if len(text) > 1:
+            raise ValueError("too long")
+        done.append(text)
+
+    async with bus:
+        await publish_each(bus, "work.x", ["x" * 1000, "x"])
+        yield done
+
+
+@pytest.mark.parametrize("word", ["STREAM.INFO.shop-work-rest-", "STREAM.UPDATE.", "CONSUMER.NAMES."])
+async def test_an_ordered_handler_goes_on_when_an_engine_that_was_silent_about_a_copy_answers(engine: Liar, word: str) -> None:
+    engine.lie = lambda operation: operation.subject.startswith(f"{ASKED}{word}") or copies(engine, operation)
+    async with ordered(engine) as done:
+        await anyio.sleep(60)
+        assert done == []
+        engine.lie = lambda operation: copies(engine, operation)
+        with anyio.fail_after(60):
+            await eventually(lambda: done == ["x"])
+
+
+@pytest.mark.parametrize(("version", "seconds"), [("2.9.10", 7), ("2.12.8", 12), ("2.14.0", 0)])
+async def test_an_ordered_handler_goes_on_behind_a_copy_when_no_server_copies_any_more(version: str, seconds: float) -> None:
+    async with Liar(version) as engine:
+        engine.lie = lambda operation: copies(engine, operation)
+        async with ordered(engine) as done:
+            with anyio.fail_after(60):
+                await eventually(lambda: done == ["x"])
+            [ended], [over] = engine.times(f"{ASKED}STREAM.UPDATE."), engine.times("$JS.ACK.", b"+TERM")
+            assert seconds <= over - ended < seconds + 1
 
 
 async def test_a_store_of_dead_letters_that_is_gone_is_made_again_for_the_next_one(engine: Liar) -> None:

@@ -38,6 +38,7 @@ _MISSING: Final = frozenset((NO_STREAM, 10014, 10037))  # Error numbers for a st
 _STREAM: Final = re.compile(r"(?:(?![.*>/\\])[!-~]){1,255}")
 _NEW: Final = (2, 10)
 _HEARS_WHY: Final = (2, 10, 4)  # First server release that accepts a reason after ``+TERM``
+_LISTS_COPYING: Final = (2, 14)  # First server release that lists the consumers that it uses for copying
 _DISABLED: Final = frozenset((10035, 10039, 10076))
 """Error numbers that mean that JetStream is not enabled for the server, the account or the system."""
 _MOST_PAGES: Final = 98  # Maximum number of pages to request. Each page contains up to 1,024 names.
@@ -150,6 +151,11 @@ class JetStream:
     @property
     def hears_why(self) -> bool:
         return self._numbers >= _HEARS_WHY
+
+    @property
+    def keeps_copying(self) -> float:
+        """Seconds for which the server keeps a consumer that it has used for copying and does not list, or 0."""
+        return 0.0 if self._numbers >= _LISTS_COPYING else 7.0 if self.is_old else 12.0  # measured: up to 6.0 and 10.1
 
     @property
     def _numbers(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from attrs import define
 
-from ...errors import BusError, Forbidden, LocalProtocolError
+from ...errors import BusError, DeadlineExceeded, Forbidden, LocalProtocolError
 from ...nodes import as_seconds
 from ...plugins.tools import shown, shown_duration
 from .jetstream import NANOSECONDS, JetStream, JetStreamError, config_of, count_of
@@ -53,7 +53,7 @@ def _copied(stream: str, number: int) -> str:
 
 _CHECKS, _PAUSE = 50, 0.1  # Number of times to check whether a copy is complete, and seconds between the checks
 _COPIES: Final = "JS_SRC_"
-"""Prefix of the consumers that a server uses to copy from a stream. Releases before 2.10 do not list these consumers."""
+"""Prefix of the consumers that a server uses to copy from a stream. Releases before 2.14 do not list these consumers."""
 _ARGUMENTS: Final = {
     "subjects": "subjects",
     "retention": "work",
@@ -116,21 +116,24 @@ class Stores:
         """Let the engine copy a publication to a new stream. The publication may be too large for this bus.
 
         Several workers may call this at the same time without knowing about each other, and then share the copy. Returns True
-        if the copy is complete. Otherwise the reason is logged, and an incomplete copy is removed.
+        if the copy is complete, or False if the engine refuses it; the reason is logged. Raises `BusError` if another attempt
+        may succeed. An incomplete copy is removed.
         """
-        forbidden = False
         try:
-            if await self._copied_whole(stream, number, subject, members):
-                return True
+            await self._copy_whole(stream, number, subject, members)
         except BusError as error:
+            with suppress(BusError):
+                # Another worker may depend on a copy that is complete.
+                useless = isinstance(error, Forbidden) or not await self._has_copy(stream, number)
+                if useless and await self.remove_copy(stream, number):
+                    await self._wait_for_end_of_copying(stream)
+            if error.passes if isinstance(error, JetStreamError) else not isinstance(error, Forbidden | LocalProtocolError):
+                raise
             logger.warning("the engine does not copy publication %d of the store %s: %s", number, stream, error)
-            forbidden = isinstance(error, Forbidden)
-        with suppress(BusError):
-            if forbidden or not await self._has_copy(stream, number):  # another worker may depend on it
-                await self.remove_copy(stream, number)
-        return False
+            return False
+        return True
 
-    async def _copied_whole(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> bool:
+    async def _copy_whole(self, stream: str, number: int, subject: str, members: dict[str, Any]) -> None:
         config = {**members, "name": copy_of(stream, number), "description": _copied(stream, number)}
         config |= {"max_msgs": 1, "discard": "new", "num_replicas": await self.replicas(stream)}
         if not await self._has_copy(stream, number):  # a worker may have exited before it could report
@@ -144,25 +147,29 @@ class Stores:
             if await self._has_copy(stream, number):
                 _ = await self._jetstream.ask(f"STREAM.UPDATE.{config['name']}", config)
                 await self._wait_for_end_of_copying(stream)
-                return True
+                return
             await anyio.sleep(_PAUSE)
-        return False
+        raise DeadlineExceeded(config["name"], _CHECKS * _PAUSE, "local", "the engine has not copied it yet")
 
     async def replicas(self, stream: str) -> int:
         return max(count_of(await self.config(stream), "num_replicas"), 1)
 
-    async def remove_copy(self, stream: str, number: int) -> None:
-        """Try to remove the copy of a publication, but not an external stream of the same name."""
+    async def remove_copy(self, stream: str, number: int) -> bool:
+        """Try to remove the copy of a publication, but not an external stream of the same name. Returns True if removed."""
         name = copy_of(stream, number)
         with suppress(BusError):
             if (await self.config(name)).get("description") == _copied(stream, number):
                 await self._jetstream.ask(f"STREAM.DELETE.{name}")
+                return True
+        return False
 
     async def _wait_for_end_of_copying(self, stream: str) -> None:
         """Wait for a limited time until the engine has removed the consumer that it used for copying.
 
-        While that consumer exists, newer servers never remove publications from a work store when they are acknowledged.
+        If a publication of the same subject is acknowledged while that consumer exists, the engine never removes it from a work
+        store, unless it has copied it too.
         """
+        await anyio.sleep(self._jetstream.keeps_copying)
         for _ in range(_CHECKS):
             if not any(name.startswith(_COPIES) for name in await self._jetstream.consumers(stream)):
                 return
