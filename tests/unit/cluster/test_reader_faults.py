@@ -336,6 +336,25 @@ async def test_an_ordered_handler_goes_on_behind_a_copy_when_no_server_copies_an
             assert seconds <= over - ended < seconds + 1
 
 
+async def test_a_store_without_a_leader_is_asked_again_what_it_does_with_what_is_acknowledged(engine: Liar) -> None:
+    bus, leaderless = shop(engine), {"error": {"code": 503, "err_code": 10008, "description": "temporarily unavailable"}}
+
+    @bus.on("work.x", durable="billing", retry=Retry(attempts=1))
+    async def bill(text: str) -> None:
+        raise ValueError("too long")
+
+    async with bus:
+        engine.lie = lambda asked: (
+            copies(engine, asked) or (asked.subject == f"{ASKED}STREAM.INFO.shop-work" and engine.answer(asked, leaderless))
+        )
+        await bus.publish("work.x", "x" * 1000)
+        await anyio.sleep(60)
+        assert not engine.times("$JS.ACK.", b"+TERM")
+        engine.lie = lambda operation: copies(engine, operation)
+        with anyio.fail_after(60):
+            await eventually(lambda: engine.times("$JS.ACK.", b"+TERM"))
+
+
 async def test_a_store_of_dead_letters_that_is_gone_is_made_again_for_the_next_one(engine: Liar) -> None:
     bus = shop(engine)
     failing(bus, "work.x")

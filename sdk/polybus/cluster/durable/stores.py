@@ -94,10 +94,8 @@ class Stores:
                 services.running.warnings.warn(logger, text, members["name"], error, about=store, lines=1)
 
     async def config(self, stream: str) -> dict[str, Any]:
-        """Return a stream's configuration, or {} if the stream does not exist."""
-        with suppress(JetStreamError):
-            return config_of(await self._jetstream.ask(f"STREAM.INFO.{stream}"))
-        return {}
+        """Return a stream's configuration, or {} if the stream does not exist. Raises the errors of `JetStream.ask`."""
+        return config_of(await self._jetstream.find(f"STREAM.INFO.{stream}") or {})
 
     async def make_if_absent(self, members: dict[str, Any]) -> dict[str, Any]:
         name = members["name"]
