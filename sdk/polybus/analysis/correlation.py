@@ -21,6 +21,7 @@ from polybus.capture.schema import EVENTS, EXCHANGES
 from polybus.errors import Code
 
 from ..capture.store.compute import DAY_NS
+from ..plugins.tools import seconds, shown
 from .clocks import FARTHEST_NS
 
 if TYPE_CHECKING:
@@ -30,13 +31,35 @@ LONGEST_MS: Final = 100 * 366 * 86_400_000
 """Maximum ttl in ms (a hundred years). Larger values are reduced to it, because in ns they might overflow 64 bits."""
 
 
+def _limit(value: float, name: str) -> float:
+    if not 0 < (limit := seconds(value, name)) <= LONGEST_MS / 1000:
+        raise ValueError(f"{name}={shown(value)} must be more than 0 and at most {LONGEST_MS // 1000:,} seconds (100 years)")
+    return limit
+
+
+def _timeout(value: float) -> float:
+    return _limit(value, "timeout")
+
+
+def _horizon(value: float) -> float:
+    return _limit(value, "horizon")
+
+
 @attrs.frozen
 class MatchTimeouts:
-    """Time limits after which an answer counts as late and an id is forgotten."""
+    """Time limits after which an answer counts as late and an id is forgotten.
 
-    timeout: float = attrs.field(default=30.0, validator=attrs.validators.gt(0))
+    Raises:
+        TypeError: If a limit is not a number of seconds.
+        ValueError: If a limit is not positive or longer than 100 years, or the horizon is shorter than the timeout.
+    """
+
+    timeout: float = attrs.field(default=30.0, converter=_timeout)
     """Seconds after which an answer counts as late if its request has neither deadline nor ttl."""
-    horizon: float = attrs.field(default=attrs.Factory(lambda self: 10 * self.timeout, takes_self=True))
+    horizon: float = attrs.field(
+        default=attrs.Factory(lambda self: min(10 * self.timeout, LONGEST_MS / 1000), takes_self=True),
+        converter=_horizon,
+    )
     """Seconds of silence after which an id is forgotten. A later message with this id is an orphan or a new exchange. A request
     with a longer deadline is remembered until the deadline. Open exchanges are carried over to later runs for the same time.
     """

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 import attrs
 import pyarrow as pa
 
+from polybus.capture.paths import folder_path
 from polybus.capture.schema import EVENTS, EXCHANGES
 from polybus.capture.store.filesystems import AnyPath
 from polybus.capture.store.reader import Capture
 
 from ..capture.store.compute import pc
+from ..plugins.tools import check_count, check_type, shown
 from .clocks import LAST_NS, Holes, Watermarks, joined
 from .correlation import MatchTimeouts, closes_of, exchanges_of, fold, turns_of
 from .ingest import IngestResult, take_all
@@ -72,23 +74,37 @@ _AS_SPARK: Final = (
 class DuckEngine(Engine):
     """Runs the pipeline on DuckDB, using all cores of this machine. Data that does not fit into memory is written to a folder.
 
-    As a context manager, the engine removes the folder on exit. It makes no network connections.
+    As a context manager, the engine closes on exit. It makes no network connections.
 
     Args:
         memory: Memory limit, for example ``4GB``. Defaults to 80 % of the machine's memory.
         threads: Maximum number of threads. Defaults to the number of cores.
-        spill: Folder for data that does not fit into memory. Defaults to a new private temporary folder.
+        spill: Folder for data that does not fit into memory. The engine writes to a new folder in it, and removes only that
+            one. Defaults to the folder for temporary files.
+
+    Raises:
+        TypeError, ValueError: If an argument is invalid.
+        OSError: If the folder cannot be created.
     """
 
     def __init__(self, *, memory: str | None = None, threads: int | None = None, spill: str | None = None) -> None:
         import duckdb
 
-        self._folder = tempfile.mkdtemp(prefix="polybus-duckdb-") if spill is None else spill
+        check_type(memory, str, "memory", "memory='4GB'")
+        if threads is not None:
+            check_count(threads, "threads")
+        if spill is not None:
+            os.makedirs(spill := folder_path(spill, "spill"), exist_ok=True)
+        self._folder = tempfile.mkdtemp(prefix="polybus-duckdb-", dir=spill)
         self._cores = (os.cpu_count() or 1) if threads is None else threads
         given: dict[str, Any] = {"memory_limit": memory, "threads": threads, "temp_directory": self._folder, **_CONFIG}
         given["preserve_insertion_order"] = False
         settings = {name: value for name, value in given.items() if value is not None}
-        self._connection: Any = duckdb.connect(config=settings)
+        try:
+            self._connection: Any = duckdb.connect(config=settings)
+        except duckdb.Error as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise ValueError(f"memory={shown(memory)}, threads={shown(threads)}: {error}") from error
         for text in _AS_SPARK:
             self._connection.execute(text)
         self._numbers = itertools.count()

@@ -15,12 +15,13 @@ import msgspec
 import pyarrow as pa
 
 from polybus.capture.errors import CaptureError
+from polybus.capture.paths import folder_path
 from polybus.capture.schema import EVENTS, ORPHANS
 from polybus.capture.store.filesystems import AnyPath
 from polybus.capture.store.reader import Capture
 from polybus.capture.store.segments import Stretch
 
-from ..plugins.tools import counted
+from ..plugins.tools import check_type, counted, shown
 from . import correlation
 from .clocks import Holes, Watermarks, joined
 from .correlation import MatchTimeouts
@@ -315,6 +316,7 @@ class Pipeline:
 
     Raises:
         ValueError: If the timeout is not positive, or the horizon is shorter than the timeout.
+        TypeError: If an argument has the wrong type.
     """
 
     def __init__(
@@ -328,6 +330,9 @@ class Pipeline:
         progress: Progress | None = None,
         names: Names | None = None,
     ) -> None:
+        if isinstance(engine, type) or not hasattr(engine, "take"):
+            raise TypeError(f"engine={shown(engine)} must be an engine, for example DuckEngine()")
+        check_type(names, Names, "names", "names=Names({'lock': 0x00010001})")
         self._engine = engine
         self._timeouts = MatchTimeouts(timeout) if horizon is None else MatchTimeouts(timeout, horizon)
         self._strict = strict
@@ -365,7 +370,8 @@ class Pipeline:
                 to. If `out` contains anything other than results. If `before` does not contain results of this version. If
                 `connection` does not exist. With `strict`, if part of the capture cannot be read. With `settle`, if a recorder
                 is still writing.
-            ValueError: If `end_ns` is not after `start_ns`.
+            ValueError: If `end_ns` is not after `start_ns`, or a path is empty.
+            TypeError: If an argument has the wrong type.
             OSError: If files cannot be written.
         """
         window = ReadWindow(start_ns, end_ns, connection)
@@ -390,15 +396,15 @@ class Pipeline:
             CaptureError: If `out` does not contain results, or `before` is invalid as described for `run`.
         """
         earlier = read_earlier(before, out) if before is not None else None
-        storage = TableStorage(out)
+        storage = Output.of(out).storage  # before the folder is created
         with storage.alone(lambda: self._progress("wait")):
             output = Output.of(out)
-            output.check(absolute(os.fspath(capture)), {})
+            output.check(absolute(folder_path(capture, "capture")), {})
             return _done(os.fspath(out), output, RunCounts(), self._measured(output, earlier))
 
     def step(self, capture: AnyPath, out: AnyPath, window: ReadWindow) -> PipelineStep:
         """Return a run over new records that has not started yet."""
-        given = os.fspath(capture), os.fspath(out), window
+        given = folder_path(capture, "capture"), folder_path(out, "out"), window
         return PipelineStep(self._engine, *given, self._timeouts, self._strict, self._delta, self._progress)
 
     def _measured(self, output: Output, earlier: Earlier | None) -> dict[str, Any]:
@@ -452,7 +458,7 @@ def check(
     Raises:
         CaptureError: If `capture` is not a capture or lacks a segment, `out` contains anything other than results, or `before`
             does not contain results.
-        ValueError: If `end_ns` is not after `start_ns`.
+        TypeError, ValueError: As for `Pipeline.run`.
     """
     ReadWindow(start_ns, end_ns, connection).check()
     Capture(capture).segments()

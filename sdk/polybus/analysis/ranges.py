@@ -21,6 +21,7 @@ from polybus.capture.store.reader import Capture, Segment
 from polybus.capture.store.segments import Stretch, locked
 
 from ..capture.store.compute import pc
+from ..plugins.tools import check_count, check_given, check_type
 from .clocks import LAST_NS, NEEDED, Holes
 
 ROWS_PER_RANGE: Final = 250_000
@@ -56,6 +57,10 @@ class ReadWindow:
     connection: str | None = None
 
     def check(self) -> None:
+        for name, value in (("start_ns", self.start_ns), ("end_ns", self.end_ns)):
+            if value is not None:
+                check_count(value, name, -LAST_NS, LAST_NS)
+        check_type(self.connection, str, "connection", "connection='549c53e2-1'")
         if self.start_ns is not None and self.end_ns is not None and self.start_ns >= self.end_ns:
             raise ValueError(f"start {self.start_ns} is not before end {self.end_ns} (ns since 1970): choose a later end")
 
@@ -194,8 +199,10 @@ def nanoseconds(text: str, name: str = "time") -> int:
         Nanoseconds since 1970, limited to 64 bits (the year 2262).
 
     Raises:
+        TypeError: If it is not a string.
         ValueError: If the text is neither.
     """
+    check_given(text, str, name, f"{name}='2026-11-21T08:00:00Z'")
     if text.isdecimal():
         if 0 < int(text) < FIRST_NS:
             raise ValueError(

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from polybus.capture.columns.sizes import check_file
 from polybus.capture.errors import CaptureError
+from polybus.capture.paths import folder_path
 from polybus.capture.store.filesystems import AnyPath, find_filesystem, naming
 from polybus.capture.store.segments import lock
 
@@ -51,7 +52,7 @@ class TableStorage:
     """
 
     def __init__(self, path: AnyPath) -> None:
-        given = os.fspath(path)
+        given = folder_path(path, "out")
         self.filesystem: Any
         self.filesystem, self._root = find_filesystem(given)
         self.local: bool = isinstance(self.filesystem, pafs.LocalFileSystem)

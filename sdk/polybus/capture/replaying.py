@@ -15,23 +15,24 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
-from attrs import define, field, frozen
+from attrs import Attribute, define, field, frozen
 
 from .. import Bus, Reply, Subscription, connect
 from ..errors import BusError, Disconnected, RemoteProtocolError, Unsupported
 from ..integrations import links_of, record_with
 from ..message import Kind, Message
-from ..plugins.tools import in_own_thread, log_fields, to_the_end
+from ..plugins.tools import check_given, check_type, in_own_thread, log_fields, shown, texts, to_the_end
 from ..subjects import matches
 from .decoding import MARK, decoder_for
 from .errors import CaptureError
+from .paths import folder_path
 from .record.recorder import make_recorder
 from .schema import DIRECTION_IN, DIRECTION_OUT, FLAG_GAP_BEFORE, FLAG_TRUNCATED
 from .store.reader import Capture, Segment, lost
@@ -63,20 +64,40 @@ class Replayed:
     """Duration of the replayed recording in seconds."""
 
 
+def _moment(_: Any, attribute: Attribute[Any], value: Any) -> None:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{attribute.name}={value!r} must have a time zone, for example tzinfo=datetime.UTC")
+    elif value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        raise TypeError(f"{attribute.name}={shown(value)} must be a datetime, or a number of seconds after the first frame")
+
+
+def _subjects(value: Iterable[str]) -> tuple[str, ...]:
+    return texts(value, "subjects", "orders.>")
+
+
+def _connections(value: Iterable[str]) -> tuple[str, ...]:
+    return texts(value, "connections", "549c53e2-1")
+
+
 @frozen
 class Selection:
     """The part of a recording to replay. By default all of it is replayed.
 
     Attributes:
-        start, end: Seconds after the first frame, or aware datetimes.
+        start, end: Seconds after the first frame, or datetimes with a time zone.
         subjects: Patterns of the subjects to replay, such as ``orders.>``. Subscriptions are always replayed.
         connections: Ids of the connections to replay.
+
+    Raises:
+        TypeError: If a value has the wrong type.
+        ValueError: If a datetime has no time zone.
     """
 
-    start: float | datetime | None = None
-    end: float | datetime | None = None
-    subjects: tuple[str, ...] = ()
-    connections: tuple[str, ...] = ()
+    start: float | datetime | None = field(default=None, validator=_moment)
+    end: float | datetime | None = field(default=None, validator=_moment)
+    subjects: tuple[str, ...] = field(default=(), converter=_subjects)
+    connections: tuple[str, ...] = field(default=(), converter=_connections)
 
     def window(self, first_ns: int) -> tuple[float, float]:
         """Return the start and end in nanoseconds since 1970."""
@@ -113,16 +134,22 @@ async def replay(
         selection: The part of the recording to replay.
         record: Folder for a recording of the replay. The new capture contains the name of its source.
         dry_run: Count the messages without opening a connection.
-        options: Options for `polybus.connect`.
+        options: Options for `polybus.connect`, except ``bus``.
 
     Raises:
-        ValueError: If `speed` is not positive.
+        TypeError: If an argument has the wrong type, for example a path as `capture`.
+        ValueError: If `speed` is not positive, or another argument is invalid.
         CaptureError: If a segment is missing, or `record` cannot be written to or is the folder of `capture`.
         ConnectFailed, Unauthorized, Forbidden: If the server cannot be reached or rejects the first connection. If it rejects a
             later connection, the messages of that connection are counted in `skipped`.
     """
+    check_given(capture, Capture, "capture", "Capture('captures')")
+    check_type(selection, Selection, "selection", "selection=Selection(subjects=['orders.>'])")
+    check_given(dry_run, bool, "dry_run", "dry_run=True")
+    if isinstance(speed, bool) or not isinstance(speed, (int, float)):
+        raise TypeError(f"speed={shown(speed)} must be a number, not {type(speed).__name__}")
     if not speed > 0:
-        raise ValueError(f"speed={speed!r} must be a number above 0")
+        raise ValueError(f"speed={shown(speed)} must be a number above 0")
     report = Replayed()
     player = _Player(url, speed, report, options)
     plan = client_messages(capture, selection or Selection(), report.skipped)
@@ -132,7 +159,7 @@ async def replay(
     if record is None:
         await player.play(plan)
         return report
-    recorder = player.recorder = make_recorder(record, source=_another(capture, record))
+    recorder = player.recorder = make_recorder(folder_path(record, "record"), source=_another(capture, record))
     try:
         await in_own_thread(recorder.open)
         await player.play(plan)
@@ -165,10 +192,10 @@ def _count(plan: Iterator[RecordedMessage], report: Replayed) -> None:
 
 class _Client:
     def __init__(self, url: str, recorder: Any, options: dict[str, Any]) -> None:
-        self.bus = Bus()
+        self.bus = Bus(limits=options.get("limits"))
         if recorder is not None:
             record_with(self.bus, recorder)
-        self._connecting: Any = connect(url, bus=self.bus, **options)
+        self._connecting: Any = connect(url, bus=self.bus, **{**options, "limits": None})
         self.asked: dict[Any, Reply[Any]] = {}
         self.subscriptions: dict[str | int, Subscription] = {}
 

@@ -187,7 +187,10 @@ def _spill(out: str) -> str | None:
     """Return a folder for data that does not fit into memory. Each run removes leftovers of killed runs."""
     from ..analysis.results import STAGING
 
-    return None if "://" in out else f"{out}/{STAGING}/duckdb"
+    if "://" in out:
+        return None
+    os.makedirs(out, exist_ok=True)  # so that an error names this folder
+    return f"{out}/{STAGING}"
 
 
 @contextmanager

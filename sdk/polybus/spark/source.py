@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import operator
-import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -43,6 +42,7 @@ from polybus.analysis.storage import TableStorage, absolute
 from polybus.capture.columns.reader import SegmentColumns
 from polybus.capture.columns.stamp import columns_path
 from polybus.capture.errors import CaptureError
+from polybus.capture.paths import folder_path
 from polybus.capture.schema import FRAMES
 from polybus.capture.store.filesystems import AnyPath
 from polybus.capture.store.reader import Capture
@@ -414,7 +414,7 @@ def scan(spark: SparkSession, capture: AnyPath, table: str = "events") -> DataFr
         ValueError: If the table does not exist.
     """
     check_choice(table, SCANNED, "table")
-    path = absolute(os.fspath(capture))
+    path = absolute(folder_path(capture, "capture"))
     source, storage, schema = Capture(path), TableStorage(path), spark_schema(table)
     segments = source.segments()
     decoded = {segment.number for segment in segments if SegmentColumns.of(source, segment) is not None}

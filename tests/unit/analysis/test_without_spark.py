@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,39 @@ def test_what_duckdb_puts_aside_goes_with_the_engine_and_not_into_the_folder_of_
         done = Pipeline(engine).run(capture, tmp_path / "out")
     assert done.total.exchanges > 1000
     assert sorted(path.name for path in tmp_path.iterdir()) == ["capture", "out"]
+
+
+def test_an_engine_removes_what_it_has_spilled_and_nothing_else_of_the_folder_for_it(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("kept")
+    with DuckEngine(spill=str(tmp_path)):
+        assert len([*tmp_path.iterdir()]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_an_engine_creates_the_folder_for_what_it_spills(tmp_path: Path) -> None:
+    capture = traffic(3000).write(tmp_path / "capture")
+    with DuckEngine(memory="64MB", threads=1, spill=str(tmp_path / "new" / "spill")) as engine:
+        assert Pipeline(engine).run(capture, tmp_path / "out").total.exchanges > 1000
+    assert not [*(tmp_path / "new" / "spill").iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "text"),
+    [
+        ({"memory": "much"}, ValueError, "memory='much'"),
+        ({"memory": 4}, TypeError, "memory=4 must be str"),
+        ({"threads": 0}, ValueError, "threads=0 must be at least 1"),
+        ({"threads": "2"}, TypeError, "threads='2' must be an integer"),
+        ({"spill": ""}, ValueError, "spill='' must be the path of a folder"),
+    ],
+)
+def test_an_engine_names_the_option_that_is_wrong_and_leaves_no_folder(
+    given: dict[str, Any], kind: type[Exception], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(kind, match=text):
+        DuckEngine(**given)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_folder_without_results_has_no_tables_and_the_next_step_is_said(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from polybus.capture.schema import EVENTS, EXCHANGES
 from polybus.capture.store.filesystems import AnyPath
 from polybus.subjects import check_pattern
 
+from ...plugins.tools import check_count, check_type
 from ..clocks import LAST_NS
 from ..engine import DuckEngine, Engine, on_driver
 from ..ranges import ReadWindow
@@ -451,9 +452,12 @@ def journeys(
 
     Raises:
         CaptureError: If `out` is not a results folder.
-        ValueError: If the subject is invalid or `end_ns` is not after `start_ns`.
+        LocalProtocolError: If the subject is invalid.
+        TypeError, ValueError: If another argument is invalid, or `end_ns` is not after `start_ns`.
     """
     ReadWindow(start_ns, end_ns).check()
+    check_type(id, str, "id", "id='7'")
+    check_count(most, "most", 0, LAST_NS)
     if subject is not None:
         check_pattern(subject, foreign=True)
     output, names, wanted = Output.of(out), Names(), ["at_ns is not null"]

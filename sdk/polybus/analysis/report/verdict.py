@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence, Sized
 from math import sqrt
@@ -14,6 +13,7 @@ import attrs
 import msgspec
 
 from polybus.capture.errors import CaptureError
+from polybus.capture.paths import folder_path
 from polybus.capture.store.filesystems import AnyPath
 
 from ...plugins.tools import counted, shown_duration
@@ -99,8 +99,8 @@ class Earlier(msgspec.Struct, frozen=True):
 
 def read_earlier(before: AnyPath, out: AnyPath) -> Earlier:
     """Read the metrics in `before`. Raises `CaptureError` if it has no metrics, or metrics from another version."""
-    path = os.fspath(before)
-    if absolute(path).rstrip("/") == absolute(os.fspath(out)).rstrip("/"):
+    path = folder_path(before, "before")
+    if absolute(path).rstrip("/") == absolute(folder_path(out, "out")).rstrip("/"):
         raise CaptureError(f"{path} is the folder of these results: choose the results of an earlier capture")
     storage = TableStorage(before)
     if _FILE not in storage.names():

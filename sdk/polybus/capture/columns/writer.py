@@ -16,6 +16,7 @@ from attrs import define, field
 
 from ..decoding import decoded
 from ..errors import CaptureError
+from ..paths import folder_path
 from ..store.compute import pc
 from ..store.filesystems import AnyPath, naming
 from ..store.reader import Capture, Segment
@@ -73,11 +74,12 @@ def write_columns(path: AnyPath, progress: Callable[[int], None] | None = None) 
 
     Raises:
         CaptureError: If `path` is not a capture, is on another machine, or has a segment of an unknown version.
+        TypeError, ValueError: If `path` is not the path of a folder.
         OSError: If the columns cannot be written.
     """
-    if "://" in os.fspath(path):
-        raise CaptureError(f"{os.fspath(path)}: columns can only be written to a folder on this machine; copy them from there")
-    capture, folder, done = Capture(path), Path(path), DecodedCapture()
+    if "://" in (given := folder_path(path)):
+        raise CaptureError(f"{given}: columns can only be written to a folder on this machine; copy them from there")
+    capture, folder, done = Capture(given), Path(given), DecodedCapture()
     segments = capture.segments(complete=False)
     _tidy(folder, {segment.number for segment in segments})
     for segment in reversed(segments):

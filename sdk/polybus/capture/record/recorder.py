@@ -23,9 +23,10 @@ from attrs import evolve, field, frozen
 
 from ...errors import LocalProtocolError, Unsupported
 from ...plugins.extensions import RecorderStats
-from ...plugins.tools import log_fields
+from ...plugins.tools import check_callable, check_count, check_given, log_fields, seconds
 from ..columns.process import possible
 from ..errors import CaptureError
+from ..paths import folder_path
 from ..rows import FIELDS, MOST, SMALL, Gap, RecordedFrame
 from .taps import ConnectionTap
 
@@ -300,29 +301,27 @@ def make_recorder(
         Unsupported: If the platform has no threads.
         ImportError: If pyarrow is not installed.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"record={path!r:.80} must be the path of a folder, not {type(path).__name__}")
-    if not os.fspath(path):
-        raise ValueError("record='' must be the path of a folder; '.' is the current one")
-    if "://" in os.fspath(path):
-        raise ValueError(f"record={os.fspath(path)!r} must be a folder on this machine; copy its sealed segments from there")
-    seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else max_age
-    if type(max_bytes) is not int or max_bytes < 1 << 18:
-        raise ValueError(f"max_bytes={max_bytes!r} must be an integer of at least {1 << 18}")
-    if type(seconds) not in (int, float) or not seconds > 0:
+    folder = folder_path(path, "record")
+    if "://" in folder:
+        raise ValueError(f"record={folder!r} must be a folder on this machine; copy its sealed segments from there")
+    check_count(max_bytes, "max_bytes", 1 << 18)
+    age = seconds(max_age.total_seconds() if isinstance(max_age, timedelta) else max_age, "max_age", endless=True)
+    if age == 0:
         raise ValueError(f"max_age={max_age!r} must be a timedelta or a number of seconds above 0")
-    if redact is not None and redact != "default" and not callable(redact):
-        raise TypeError(f"redact={redact!r:.80} must be a function redact(protocol, frame), 'default' or None")
+    if redact != "default":
+        check_callable(redact, "redact", "redact(protocol, frame), 'default' or None", 2)
+    check_given(bodies, bool, "bodies", "bodies=False")
+    check_given(decode, bool, "decode", "decode=True")
     if sys.platform == "emscripten":
         raise Unsupported("recording needs threads and files, which this platform lacks")
     for module in ("pyarrow", "numpy"):  # loaded by the thread that opens it
         if find_spec(module) is None:
             raise ImportError(f"captures need {module}: pip install 'polybus[capture]'", name=module)
     settings = WriterSettings(
-        path=os.path.abspath(path),
+        path=os.path.abspath(folder),
         capture_id=time.strftime("%Y%m%dT%H%M%S-", time.gmtime()) + secrets.token_hex(4),
         max_bytes=max_bytes,
-        max_age=seconds,
+        max_age=age,
         redact=redact,
         bodies=bodies,
         decode=decode and possible(),

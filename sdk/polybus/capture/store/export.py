@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...plugins.tools import check_choice
+from ...plugins.tools import check_choice, check_given
 from ..columns.reader import SegmentColumns
 from ..decoding import decoded, joined
 from ..schema import EVENTS, FRAMES, QUARANTINE
@@ -35,6 +35,7 @@ def compact(capture: Capture, out: AnyPath, progress: Progress | None = None) ->
 
     Raises:
         CaptureError: If `out` is not empty or a segment is missing.
+        TypeError, ValueError: As for `export`.
         OSError: If a file cannot be written.
     """
     return export(capture, out, table="frames", progress=progress)
@@ -80,9 +81,11 @@ def export(
 
     Raises:
         CaptureError: If `out` is not empty or a segment is missing.
-        ValueError: If the format or table is unknown.
+        TypeError: If `capture` is not a `Capture`, for example a path, or `out` is not a path.
+        ValueError: If the format or table is unknown, or `out` is an empty string.
         OSError: If a file cannot be written.
     """
+    check_given(capture, Capture, "capture", "Capture('captures')")
     check_choice(table, _SCHEMAS, "table")
     check_choice(format, ("parquet", "jsonl"), "format")
     folder, progress = new_folder(out), progress or (lambda rows: None)

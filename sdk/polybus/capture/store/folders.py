@@ -15,6 +15,7 @@ import pyarrow as pa
 from ...plugins.tools import log_fields
 from ..columns.stamp import TABLES, columns_path
 from ..errors import CaptureError
+from ..paths import folder_path
 from ..rows import FLAG_GAP_BEFORE, RETENTION, Gap, Missing
 from .compute import pc
 from .filesystems import AnyPath
@@ -144,10 +145,12 @@ def seal_left_open(path: Path) -> int | None:
 
 def new_folder(out: AnyPath) -> Path:
     """Create a local folder to write to. Raises `CaptureError` if it is not empty."""
-    if "://" in os.fspath(out):
-        raise CaptureError(f"{os.fspath(out)}: this can only be written to a folder on this machine; copy it from there")
-    folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if "://" in (path := folder_path(out, "out")):
+        raise CaptureError(f"{path}: this can only be written to a folder on this machine; copy it from there")
+    folder = Path(path)
+    if folder.is_file():
+        raise CaptureError(f"{folder} is a file: choose another path")
+    if folder.exists() and any(folder.iterdir()):
         raise CaptureError(f"{folder} is not empty: choose another folder, or delete its contents")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

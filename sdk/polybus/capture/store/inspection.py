@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from attrs import define, field, frozen
 
+from ...plugins.tools import check_given
 from ..rows import Gap, Missing
 from ..schema import FLAG_GAP_BEFORE, FRAMES
 from .compute import pc
@@ -61,7 +62,9 @@ def info(capture: Capture) -> Info:
 
     Raises:
         CaptureError: If a segment is missing or has an unknown version.
+        TypeError: If `capture` is not a `Capture`, for example a path.
     """
+    check_given(capture, Capture, "capture", "Capture('captures')")
     segments, conns = capture.segments(), set[str]()
     found = Info(capture.path, len(segments), sum(not segment.sealed for segment in segments))
     found.bytes = sum(segment.size for segment in segments)
@@ -122,7 +125,9 @@ def verify(capture: Capture, progress: Callable[[int], None] | None = None) -> V
 
     Raises:
         CaptureError: If a segment has an unknown version.
+        TypeError: If `capture` is not a `Capture`, for example a path.
     """
+    check_given(capture, Capture, "capture", "Capture('captures')")
     frames = batches = 0
     losses: list[Loss] = []
     for segment in (segments := capture.segments(complete=False)):
@@ -169,6 +174,7 @@ def recover(path: AnyPath, out: AnyPath, progress: Callable[[int], None] | None 
 
     Raises:
         CaptureError: If `out` is not empty, or `path` is not a capture.
+        TypeError, ValueError: If an argument is not the path of a folder.
         OSError: If the new capture cannot be written.
     """
     capture = Capture(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -12,6 +11,7 @@ import pyarrow.fs as pafs
 from attrs import frozen
 
 from ..errors import CaptureError
+from ..paths import folder_path
 from .filesystems import AnyPath, find_filesystem
 from .segments import SegmentReader, Stretch, segment_number
 
@@ -67,10 +67,11 @@ class Capture:
 
     Raises:
         CaptureError: If the folder does not exist or is not a capture.
+        TypeError, ValueError: If `path` is not the path of a folder.
     """
 
     def __init__(self, path: AnyPath, filesystem: pafs.FileSystem | None = None) -> None:
-        self.path: str = os.fspath(path)
+        self.path: str = folder_path(path)
         found = (filesystem, self.path) if filesystem is not None else find_filesystem(self.path)
         self.filesystem: pafs.FileSystem = found[0]
         self._folder = found[1]
