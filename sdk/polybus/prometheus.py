@@ -250,7 +250,8 @@ async def scrape(bus: Bus) -> str:
 
     Raises:
         TypeError: If `bus` is not a bus.
-        LocalProtocolError: If the bus runs in another event loop.
+        LocalProtocolError: If the bus is in a cluster and runs in another event loop, or if its event loop does not respond
+            within a second.
     """
     check_given(bus, Bus, "bus", "scrape(bus)")
     cluster = mesh_of(bus)

@@ -12,9 +12,9 @@ from importlib.resources import files
 from itertools import starmap
 from typing import Any, Final
 
-from ..plugins.tools import check_type, shown
+from ..plugins.tools import check_type
 from .document import to_text
-from .schemas import REFERENCE, Schema
+from .schemas import REFERENCE, Schema, check_document
 
 Part = Mapping[str, Any]
 
@@ -44,10 +44,7 @@ def page(document: Part, *, live: str | None = None) -> str:
         TypeError: If `document` is not an AsyncAPI document, or `live` is not a string.
     """
     check_type(live, str, "live", "live='../bus'")
-    given: Any = document
-    operations = given.get("operations") if isinstance(given, Mapping) else None
-    if not isinstance(operations, Mapping) or not all("x-polybus-style" in one for one in operations.values()):
-        raise TypeError(f"page({shown(document)}): pass a document that polybus has generated, as in page(document(bus))")
+    check_document(document, "page")
     return _Page(document, live).write()
 
 

@@ -284,3 +284,12 @@ def _members(schema: Schema, components: dict[str, Schema], within: tuple[str, .
         elif "default" not in one or "const" in one:
             with suppress(_Endless):
                 yield name, _value(one, components, within)
+
+
+def check_document(given: Any, function: str) -> None:
+    """Raise `TypeError` unless `given` is an AsyncAPI document of polybus."""
+    operations = given.get("operations") if isinstance(given, Mapping) else None
+    if not isinstance(operations, Mapping) or not all("x-polybus-style" in one for one in operations.values()):
+        raise TypeError(
+            f"{function}({shown(given)}): pass a document that polybus has generated, as in {function}(document(bus))"
+        )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..subjects import is_pattern
-from .schemas import OMITS, REFERENCE, Schema
+from .schemas import OMITS, REFERENCE, Schema, check_document
 
 _PLAIN: Final = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
 _HEAD: Final = """\
@@ -22,7 +22,11 @@ def typescript(document: Mapping[str, Any]) -> str:
     """Return TypeScript code: an interface for a document's bus, and the types that the interface refers to.
 
     Channels and numeric subjects are left out because the browser client does not support them.
+
+    Raises:
+        TypeError: If `document` is not an AsyncAPI document of polybus.
     """
+    check_document(document, "typescript")
     parts = document.get("components", {})
     writer = _Types(parts.get("schemas", {}))
     title = document["info"]["title"]

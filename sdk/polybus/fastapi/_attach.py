@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import anyio
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import PARAM_REGEX, compile_path
+from starlette.routing import PARAM_REGEX, WebSocketRoute, compile_path
 
 from .. import Bus
 from ..errors import BusError, Code, ConnectFailed, DeadlineExceeded, Disconnected, QueueFull, RequestError, TooLarge
@@ -264,8 +264,11 @@ def _full_path(router: Any, path: Any) -> str:
         raise ValueError(f"path={path!r}: {error}") from None
     full = f"{getattr(router, 'prefix', '')}{path}"
     for route in router.routes:
-        if isinstance(getattr(route, "endpoint", None), AttachedRoute) and route.path == full:
-            raise ValueError(f"a bus is already attached at {full}: use another path")
+        if getattr(route, "path", None) == full:
+            if isinstance(getattr(route, "endpoint", None), AttachedRoute):
+                raise ValueError(f"a bus is already attached at {full}: use another path")
+            if isinstance(route, WebSocketRoute):
+                raise ValueError(f"path={path!r}: the application has a WebSocket route at {full}: use another path")
     return full
 
 

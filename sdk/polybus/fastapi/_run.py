@@ -46,12 +46,13 @@ def run(app: Any, *, drain: float = 20.0, host: str = "127.0.0.1", port: int = 8
     Raises:
         ValueError: If `drain` or `workers` is out of range, or ``reload`` is set.
         TypeError: If `app` is not an application, `host` is not a string, `drain`, `port` or `workers` is not a
-            number, or `app` is not an import path although there are several workers.
+            number, `app` is not an import path although there are several workers, or uvicorn has no such option.
         LocalProtocolError: If other machines can reach `host` and a bus has neither `authenticate` nor ``insecure=True``, or if
             there are several workers and a bus has no `cluster`, or no NATS server is found for them.
         ImportError: If uvicorn is not installed.
         SystemExit: With status 1 and one line on stderr if `host` or `port` is invalid, or `host` does not resolve. With
-            uvicorn's status 3 if the address is in use, or the lifespan of the application or of a bus fails.
+            uvicorn's status if `app` cannot be imported, or, 3, if the address is in use or the lifespan of the application or
+            of a bus fails.
     """
     end_by_sigterm()
     if not (isinstance(app, str) or callable(app)):

@@ -23,7 +23,7 @@ from .. import connect as connect_async
 from ..errors import LocalProtocolError
 from ..integrations import State_co, injected_as, parts_of
 from ..nodes import VARIABLE, Cluster
-from ..plugins.tools import CONNECT, check_type, explains
+from ..plugins.tools import CONNECT, check_choice, check_type, explains
 from .event_loop_thread import BorrowedLoop, HandlerLoop, OwnedBus, check_not_on_loop
 from .items import BlockingBlock, BlockingChannel, BlockingItems, BlockingSubscription, BlockingTunnel, Run
 from .verbs import BlockingBus, BlockingCaller, BlockingListener, BlockingPeer, BlockingRemotePeer, BlockingUser
@@ -88,9 +88,16 @@ class Bus(BlockingBus):
     Args:
         bus: Bus to run. By default a new one is created.
         backend: Event loop in the background, ``asyncio`` or ``trio``.
+
+    Raises:
+        TypeError: If `bus` is not a `polybus.Bus`.
+        ValueError: If the backend is unknown.
     """
 
     def __init__(self, bus: AsyncBus | None = None, *, backend: Literal["asyncio", "trio"] = "asyncio") -> None:
+        check_choice(backend, ("asyncio", "trio"), "backend")
+        if isinstance(bus, BlockingBus):
+            raise TypeError(f"sync.Bus() takes a polybus.Bus, not {bus!r} of polybus.sync: use that one")
         if isinstance(bus, str):
             raise TypeError(
                 f"sync.Bus() takes a polybus.Bus: a client is polybus.sync.connect({bus!r}), a server bus.serve({bus!r})"
@@ -194,7 +201,8 @@ def connect(
         backend: Event loop in the background, ``asyncio`` or ``trio``. A tunnel uses the event loop of its outer bus.
 
     Raises:
-        ConnectFailed, Unauthorized, Forbidden, ValueError: As for `polybus.connect`.
+        ConnectFailed, Unauthorized, Forbidden, TypeError: As for `polybus.connect`.
+        ValueError: As for `polybus.connect`, or if the backend is unknown.
     """
     if bus is None:
         bus, limits = AsyncBus(limits=limits), None
@@ -224,7 +232,7 @@ def cluster(
         LocalProtocolError: If `target` is ``auto`` and ``POLYBUS_CLUSTER`` is not set.
         ConnectFailed: If the engine cannot be reached within `Cluster.wait`, which is 10 s.
         Unauthorized: If the engine rejects the user or token.
-        ValueError: If the target is not the URL of a NATS server.
+        ValueError: If the target is not the URL of a NATS server, or the backend is unknown.
     """
     options = Cluster.of(target)
     if options is None or options.resolved() is None:

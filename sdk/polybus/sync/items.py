@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, Self, TypeAlias, TypeVar
 
 from attrs import frozen
 
@@ -130,6 +130,18 @@ class BlockingSubscription(BlockingItems[Message[T]]):
         return self._items.dropped
 
 
+class _Unentered:
+    """Stands in for the channel until its block is entered."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise LocalProtocolError(
+            "this channel was never entered: use it inside its block, `with bus.channel(subject) as channel:`"
+        )
+
+    async def __anext__(self) -> NoReturn:  # in 3.11, `anext` with a default crashes if this raises before it is awaited
+        self.__getattr__("")
+
+
 class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
     """A stream or channel for threads: ``with bus.channel("chat") as chat: chat.send(...); for item in chat: ...``
 
@@ -140,7 +152,7 @@ class BlockingChannel(BlockingItems[Receives], Generic[Receives, Sends]):
     """
 
     def __init__(self, opening: AbstractAsyncContextManager[Channel[Receives, Sends]], run: Run) -> None:
-        super().__init__(None, run)
+        super().__init__(_Unentered(), run)
         self._opening = opening
 
     def __enter__(self) -> Self:

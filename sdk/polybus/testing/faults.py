@@ -6,14 +6,30 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from sys import float_info
+from typing import Any
 
 import anyio
-from attrs import field, frozen
-from attrs.validators import ge, gt, le, optional
+from attrs import Attribute, field, frozen
 
 from ..plugins import Closed, Connector, DialOptions, Host, Receiver, Transport
+from ..plugins.tools import check_count, shown
 
-_share = [ge(0.0), le(1.0)]
+
+def not_negative(_: Any, attribute: Attribute[Any], value: Any, most: float = float_info.max) -> None:
+    """attrs validator for a finite number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{attribute.name}={shown(value)} must be a number, not {type(value).__name__}")
+    if not 0 <= value <= most:
+        raise ValueError(f"{attribute.name}={shown(value)} must be a number from 0 to {most:g}")
+
+
+_share = partial(not_negative, most=1.0)
+
+
+def _one_or_more(_: Any, attribute: Attribute[Any], value: Any) -> None:
+    if value is not None:
+        check_count(value, attribute.name)
 
 
 @frozen(kw_only=True)
@@ -30,14 +46,15 @@ class Faults:
         cut_after: Cut each connection after this many frames.
 
     Raises:
-        ValueError: If a share is not between 0 and 1, `delay` is negative, or `cut_after` is less than 1.
+        TypeError: If an argument is not a number, or `cut_after` is not an integer.
+        ValueError: If a share is not between 0 and 1, `delay` is negative or infinite, or `cut_after` is less than 1.
     """
 
     seed: int = 0
     drop: float = field(default=0.0, validator=_share)
     duplicate: float = field(default=0.0, validator=_share)
-    delay: float = field(default=0.0, validator=ge(0.0))
-    cut_after: int | None = field(default=None, validator=optional(gt(0)))
+    delay: float = field(default=0.0, validator=not_negative)
+    cut_after: int | None = field(default=None, validator=_one_or_more)
 
     def around(self, connector: Connector) -> Connector:
         """Return a connector with these faults. Each connection derives its own random numbers from the seed."""

@@ -24,7 +24,7 @@ from ..integrations import Runtime, id_of, is_entered, mesh_of, until
 from ..limits import Limits
 from ..plugins import Admission, Closed, Handshake, Identity, ListenOptions, Transport
 from ..plugins.registry import resolve_url
-from ..plugins.tools import SubjectIndex, to_the_end
+from ..plugins.tools import SubjectIndex, check_count, check_given, check_type, to_the_end
 from ..protocols.nats import Nats
 from ..protocols.nats.operations import PONG, NatsOperation, OperationReader, write_error, write_json, write_message
 from .nats_streams import NatsStreams
@@ -56,7 +56,7 @@ class NatsEngine:
         keeps: Provide JetStream streams, in memory, for `Store` and durable handlers.
 
     Raises:
-        ValueError: If the address is malformed.
+        TypeError, ValueError: If an argument is invalid. On entry, `ValueError` if the address is malformed.
     """
 
     def __init__(
@@ -68,6 +68,10 @@ class NatsEngine:
         rng: random.Random | None = None,
         keeps: bool = True,
     ) -> None:
+        check_type(address, str, "address", "address='tcp://127.0.0.1:0'")
+        check_count(max_payload, "max_payload")
+        check_given(token, str, "token", "token='secret'")
+        check_type(rng, random.Random, "rng", "rng=random.Random(7)")
         self._keeps = keeps
         self._streams: NatsStreams | None = None
         self._address = address if address is not None else f"memory://nats-{secrets.token_hex(4)}"
@@ -89,6 +93,7 @@ class NatsEngine:
 
         Raises:
             OSError: If the address is already in use or not local.
+            Unsupported: If NATS cannot be used over this transport.
             LocalProtocolError: If the engine has already been entered.
         """
         if self._runtime is not None:
@@ -342,6 +347,7 @@ async def cluster(*buses: Bus, url: str | None = None) -> AsyncIterator[str]:
             in-memory engine.
 
     Raises:
+        TypeError: If an argument has the wrong type.
         LocalProtocolError: If a bus was created without ``cluster=`` or has already been entered.
         ConnectFailed: If there is no engine at `url`.
         TimeoutError: If the nodes don't find each other within 30 s.
@@ -383,6 +389,7 @@ async def met(bus: Bus, *others: Bus) -> None:
 
 
 def _backbone(bus: Bus, *, entered: bool = False) -> Backbone:
+    check_given(bus, Bus, "bus", "cluster(Bus(cluster='auto'))")
     backbone = mesh_of(bus)
     if not isinstance(backbone, Backbone):
         raise LocalProtocolError(f"{bus!r} is not a node: create it with Bus(cluster='auto')")

@@ -53,6 +53,7 @@ async def pair(
 
     Raises:
         TypeError: If an argument has the wrong type.
+        ValueError: If the protocol is unknown.
         LocalProtocolError: If `identity` or `faults` is passed with a protocol that has clients on both ends.
         ConnectFailed: If faults prevent the connection.
         Unauthorized: If `authenticate` cannot authenticate the client.

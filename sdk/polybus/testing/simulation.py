@@ -10,23 +10,24 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial, wraps
 from hashlib import blake2b
-from inspect import signature
+from inspect import iscoroutinefunction, signature
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 import anyio
 from attrs import field, frozen
-from attrs.validators import ge
 
 from ..plugins import Closed, Connector, DialOptions, Receiver, Transport, TransportFeatures
-from ..plugins.tools import Sources, sources
+from ..plugins.tools import Sources, check_count, check_given, seconds, shown, sources
 from ..transports.memory import Memory
+from .faults import not_negative
 from .virtual_time import VirtualLoop
 
 __all__ = ["FaultRates", "Process", "SimulatedConnection", "World", "simulated"]
@@ -38,7 +39,6 @@ _EPOCH: Final = 1_700_000_000
 """Start of every simulation, in seconds since 1970."""
 _SEED: Final = "POLYBUS_SEED"
 
-_not_negative = ge(0.0)
 _HIGH: Final = 64 * 1024
 """Number of bytes in transit in one direction above which the sender must pause."""
 _SECONDS: Final = struct.Struct("<d")
@@ -276,14 +276,15 @@ class FaultRates:
         longest: Maximum duration of a pause, late notice or process outage, in seconds.
 
     Raises:
-        ValueError: If a number is negative.
+        TypeError: If an argument is not a number.
+        ValueError: If a number is negative or infinite.
     """
 
-    delay: float = field(default=0.0, validator=_not_negative)
-    cut: float = field(default=0.0, validator=_not_negative)
-    pause: float = field(default=0.0, validator=_not_negative)
-    restart: float = field(default=0.0, validator=_not_negative)
-    longest: float = field(default=2.0, validator=_not_negative)
+    delay: float = field(default=0.0, validator=not_negative)
+    cut: float = field(default=0.0, validator=not_negative)
+    pause: float = field(default=0.0, validator=not_negative)
+    restart: float = field(default=0.0, validator=not_negative)
+    longest: float = field(default=2.0, validator=not_negative)
 
 
 class World:
@@ -498,19 +499,31 @@ def simulated(
         A function that returns the scenario's result from the last seed.
 
     Raises:
-        ValueError: If there are no seeds.
+        TypeError: If an argument has the wrong type, or the decorated function is not a coroutine function.
+        ValueError: If there are no seeds, or `limit` is negative. (When called) If ``POLYBUS_SEED`` is not an integer.
         AssertionError: (when called) If tasks or timers are left at the end.
-        RuntimeError: (when called) If every task waits forever, or an event loop is already running.
-        TimeoutError: (when called) If a run takes longer than `limit`.
+        RuntimeError: (when called) If an event loop is already running. With an infinite `limit`, if every task waits forever.
+        TimeoutError: (when called) If a run takes longer than `limit`, for example because every task waits forever.
     """
-    all_seeds = tuple(range(seeds) if isinstance(seeds, int) else seeds)
+    if not isinstance(seeds, Iterable):
+        check_count(seeds, "seeds", 0)
+    all_seeds = tuple(seeds if isinstance(seeds, Iterable) else range(seeds))
+    for seed in all_seeds:
+        check_given(seed, int, "seeds", "seeds=[1, 7]")
     if not all_seeds:
         raise ValueError("simulated(seeds=...) needs at least one seed")
+    check_given(faults, FaultRates, "faults", "faults=FaultRates(cut=0.5)")
+    seconds(limit, "limit", endless=True)
 
     def decorate(scenario: Callable[Concatenate[World, P], Awaitable[T]]) -> Callable[P, T]:
+        if not iscoroutinefunction(scenario):
+            raise TypeError(f"simulated() decorates `async def scenario(world): ...`, not {shown(scenario)}")
+
         @wraps(scenario)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             replayed = os.environ.get(_SEED)
+            if replayed and not re.fullmatch(r"-?\d+", replayed):
+                raise ValueError(f"{_SEED}={shown(replayed)} must be an integer, as in the note of the run that failed")
             chosen = (int(replayed),) if replayed else all_seeds
             runs = (_run(seed, faults, limit, lambda world: scenario(world, *args, **kwargs), scenario) for seed in chosen)
             (outcome,) = deque(runs, maxlen=1)

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, WebSocket
 from starlette.applications import Starlette
 from starlette.routing import Router
 from starlette.testclient import TestClient, WebSocketDenialResponse
@@ -96,6 +96,16 @@ async def test_the_prefix_of_a_router_itself_counts(included: str) -> None:
             await asks(server.port, "/v1/bus")
     with pytest.raises(ValueError, match="already attached at /api/bus"):
         attach(router, Bus())
+
+
+def test_a_path_at_which_the_application_has_a_websocket_route_is_refused() -> None:
+    app = FastAPI()
+
+    @app.websocket("/live")
+    async def live(websocket: WebSocket) -> None: ...
+
+    with pytest.raises(ValueError, match="the application has a WebSocket route at /live: use another path"):
+        attach(app, Bus(), "/live")
 
 
 def test_the_prefix_of_a_router_counts_for_the_script_and_the_page_too() -> None:

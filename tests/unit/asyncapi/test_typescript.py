@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 import msgspec
+import pytest
 
 from polybus import Bus, Subject
 from polybus.asyncapi import document, typescript
@@ -95,3 +96,9 @@ def test_each_style_has_its_place() -> None:
     ]
     free = 'export interface FreeGiven { pair: [number, string]; by_name: { [key: string]: PartGiven[] }; "a-key": string }'
     assert free in lines
+
+
+@pytest.mark.parametrize("document", [None, {}, {"asyncapi": "3.0.0"}, []], ids=str)
+def test_what_is_not_a_document_is_refused(document: Any) -> None:
+    with pytest.raises(TypeError, match=r"typescript\(.*\): pass a document that polybus has generated"):
+        typescript(document)

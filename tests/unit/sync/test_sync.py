@@ -774,3 +774,22 @@ def test_what_a_with_block_gives_is_not_to_be_had_before_it_is_entered() -> None
         assert not hasattr(block, "_polybus_nothing")
         with block as listener:
             assert listener.url.startswith("ubre+tcp://127.0.0.1:")
+
+
+@pytest.mark.parametrize("backend", ["curio", None, 7])
+def test_a_backend_that_does_not_exist_is_named(backend: Any) -> None:
+    with pytest.raises(ValueError, match="backend=.* must be one of asyncio, trio"):
+        sync.Bus(backend=backend)
+
+
+def test_a_blocking_bus_cannot_be_run_by_another_one() -> None:
+    with pytest.raises(TypeError, match=r"sync.Bus\(\) takes a polybus.Bus, not .* of polybus.sync"):
+        sync.Bus(sync.Bus())  # type: ignore[arg-type]  # the fault
+
+
+def test_a_channel_is_used_inside_its_block() -> None:
+    with sync.Bus() as bus:
+        channel = bus.channel("chat")
+        for use in (lambda: channel.send(1), channel.send_eof, channel.receive, lambda: next(channel)):
+            with pytest.raises(LocalProtocolError, match="this channel was never entered: use it inside its block"):
+                use()
