@@ -124,7 +124,7 @@ def seconds(text: str, name: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < LONGEST_MS / 1000:
-        raise ValueError(f"{name}={text!r} must be a number of seconds above 0")
+        raise ValueError(f"{name}={text!r} must be a number of seconds above 0 and below {LONGEST_MS // 1000:,} (100 years)")
     return seconds
 
 
