@@ -40,6 +40,7 @@ def test_the_programs_about_spark_run(
     assert latencies == sorted(latencies, reverse=True)
     assert "('tank.get', 2" in longest
     assert errors.count("NOT_FOUND") == 2
+    assert "NULL" not in errors
     assert re.search(r"\|\s*tank\.get\|\s*\d+\|", asked)
     assert (tutorial.folder / "captures/events/segment-00000000.parquet").exists()
     assert "32 frames, 0 late" in counted
