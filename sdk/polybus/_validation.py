@@ -265,7 +265,7 @@ def check_tls(tls: object, *, serves: bool = False) -> None:
     if tls is not None and not callable(getattr(tls, "wrap_bio", None)):
         raise TypeError(
             f"tls={shown(tls)} must be an ssl.SSLContext, not {type(tls).__name__}; for example "
-            "ssl.create_default_context(cafile=...)"
+            + ("ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)" if serves else "ssl.create_default_context(cafile=...)")
         )
     side = getattr(getattr(tls, "protocol", None), "name", "")
     if serves and side == "PROTOCOL_TLS_CLIENT":

@@ -422,7 +422,6 @@ _SILENCE = {
     ),
 }
 _NATS_PORTS = "is this the client port (4222 by default), and not the port for monitoring (8222) or routes (6222)?"
-_OWN_CERTIFICATE = "does it require a client certificate (--cert FILE --key FILE)?"
 _HANDSHAKE = "compare the protocol and options in the URL (format=, dialect=) with the server's"
 
 
@@ -458,17 +457,16 @@ def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
     if status is not None:
         return _BY_STATUS.get(status, "the server responds, but not as a bus: compare protocol and path with the server's")
     if step == "upgrade":
-        certificate = f"{_OWN_CERTIFICATE} Or the port uses a different transport (tls)"
-        other = certificate if encrypted else "it may require TLS (wss), or use a different transport (tcp)"
-        return f"is this the port and path of a WebSocket server? {other}"
+        tls = "use a different transport (tls)" if encrypted else "require TLS (wss), or use a different transport (tcp)"
+        return f"is this the port and path of a WebSocket server? it may {tls}"
     if "instead of" in text:  # the text already has advice
         return ""
     if "HTTP" in text:
         return f"the server uses HTTP: try {protocol}+ws:// and the path of the bus"
     if of_nats:
-        return f"{_NATS_PORTS} {'D' + _OWN_CERTIFICATE[1:] if encrypted else ''}".rstrip()
+        return _NATS_PORTS
     if step in ("handshake", "peer", "request") or isinstance(error, Disconnected):
-        tls = f"; {_OWN_CERTIFICATE if encrypted else 'does it require TLS (tls, wss)?'}"
+        tls = "" if encrypted else "; does it require TLS (tls, wss)?"
         return f"the server closed the connection: {_HANDSHAKE}{tls}"
     return "is the server running there, with this name?"
 

@@ -10,6 +10,11 @@ from . import Closed
 MAX_REASON: Final = 123
 """Maximum length of a close reason in bytes. Control frames carry 125 bytes (RFC 6455, section 5.5), including the code."""
 
+UNEXPLAINED: Final = "the peer closed the connection without a reason"
+
+CERTIFICATE_ASKED: Final = "does it require a client certificate? load one into tls=, by load_cert_chain(cert, key)"
+"""Ending of reasons why a server with TLS may have closed a new connection."""
+
 _USUAL: Final = (1000, 1005)
 """Codes of a normal closure."""
 

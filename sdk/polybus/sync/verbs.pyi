@@ -1152,7 +1152,7 @@ class BlockingBus(Twin):
             protocol: Protocol of a transport object, by name or as an adapter.
             origins: Web origins that may connect, in addition to the same host and port.
             hosts: Additional ``Host`` values that a server on a loopback address accepts, for use behind a proxy.
-            tls: Server-side context for ``tls`` and ``wss``.
+            tls: Server-side context for ``tls``, ``wss`` and ``https``.
             when_full: Policy for publications when a peer's outbox is full: ``drop_oldest``, ``drop_newest`` or ``disconnect``.
             insecure: Accept connections from other machines, directly or through a proxy, without an `authenticate` hook.
             retry: Pauses before polybus clients reconnect. Its `initial` and `maximum` override the clients' settings.

@@ -26,6 +26,7 @@ from .._util.logs import log_fields
 from ..errors import ConnectFailed
 from ..limits import Limits
 from ..plugins import Closed
+from ..plugins.close_codes import UNEXPLAINED
 from ..secrets import shown_target, without_secrets
 from .tls import client_fault
 
@@ -313,7 +314,9 @@ def _remove_stale(path: str) -> None:
 
 def closed_with(error: Exception | None) -> Closed:
     """Return the close reason for a connection that was lost without a goodbye."""
-    return Closed(1006, "the peer closed the connection without a reason" if error is None else plain_reason(error))
+    if error is None:
+        return Closed(1006, UNEXPLAINED)
+    return Closed(1006, plain_reason(error), errno=error_number(error))
 
 
 _REASONS: Final[Mapping[int, str]] = {
@@ -352,10 +355,11 @@ def error_number(error: BaseException) -> int | None:
         return None
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
-    if isinstance(error, ConnectionResetError):  # asyncio omits the number
-        return errno.ECONNRESET
-    cause = _cause(error)
-    return None if cause is None else error_number(cause)
+    if (cause := _cause(error)) is not None:
+        return error_number(cause)
+    # asyncio and trio omit the number.
+    is_reset = isinstance(error, ConnectionResetError) or type(error).__name__ == "BrokenResourceError"
+    return errno.ECONNRESET if is_reset else None
 
 
 def _cause(error: BaseException) -> BaseException | None:

@@ -165,9 +165,13 @@ class UnixConnector:
 
     async def connect(self, options: DialOptions) -> Transport:
         _check_headers(self.url, options)
-        if options.tls is not None:
-            raise LocalProtocolError("unix:// never leaves the machine and cannot use tls=", protocol="unix")
+        _check_no_tls(options)
         return _attached(self.url, await dial_unix(self.url, unix_path(self.url), options.host), options)
+
+
+def _check_no_tls(options: DialOptions | ListenOptions) -> None:
+    if options.tls is not None:
+        raise LocalProtocolError("unix:// never leaves the machine and cannot use tls=", protocol="unix")
 
 
 def _check_headers(url: str, options: DialOptions) -> None:
@@ -305,4 +309,5 @@ class Unix:
 
     async def listen(self, url: str, options: ListenOptions) -> Listening:
         """Listen on the path, replacing a socket file without a server. `aclose` removes the file."""
+        _check_no_tls(options)
         return StreamListener(url, options, list(options.sockets) or await self.bind(url), None, PendingTcpConnection)

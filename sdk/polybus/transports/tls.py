@@ -6,6 +6,7 @@ import ssl
 from typing import Final
 
 from ..errors import LocalProtocolError
+from ..plugins.close_codes import CERTIFICATE_ASKED
 
 _SECURE: Final = {"tcp": "tls", "ws": "wss", "http": "https"}
 
@@ -32,7 +33,10 @@ _OF_ANOTHER: Final = (62, 63, 64)
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_EMAIL_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _NOT_TRUSTED: Final = ("UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED")
+_ANY: Final = "ALERT_HANDSHAKE_FAILURE"
+"""The alert for versions and ciphers, which servers with TLS 1.2 also send to clients without a certificate."""
 _WANTED: Final = ("CERTIFICATE_REQUIRED", "PEER_DID_NOT_RETURN_A_CERTIFICATE")
+CUT: Final = ("the server closed the connection during the TLS handshake", f"it may be full; {CERTIFICATE_ASKED}")
 
 
 def client_fault(error: ssl.SSLError) -> tuple[str, str]:
@@ -56,17 +60,27 @@ def client_fault(error: ssl.SSLError) -> tuple[str, str]:
         )
     if any(word in reason for word in _WANTED):
         return (f"the server requires a client certificate ({reason})", "load one into tls=, by load_cert_chain(cert, key)")
-    return f"the TLS handshake failed ({reason})", "compare the TLS versions and ciphers of both sides"
+    if any(word in reason for word in _NOT_TRUSTED):
+        return (
+            f"the server refuses the client's certificate, or requires one ({reason})",
+            "load one into tls=, by load_cert_chain(cert, key), that is valid and from an authority that the server trusts",
+        )
+    if "EOF" in reason:
+        return CUT
+    compare = "compare the TLS versions and ciphers of both sides"
+    return f"the TLS handshake failed ({reason})", f"{compare}; {CERTIFICATE_ASKED}" if _ANY in reason else compare
 
 
 def server_reason(error: BaseException) -> str:
-    if not isinstance(error, ssl.SSLError):
-        return "the client disconnected during the TLS handshake: does it trust this server's certificate?"
-    reason = error.reason or str(error)
+    reason = (error.reason or str(error)) if isinstance(error, ssl.SSLError) else "EOF"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is not accepted ({error.verify_message})"
     if any(word in reason for word in _NOT_TRUSTED):
         return f"the client does not trust this server's certificate ({reason})"
     if "EOF" in reason:
-        return f"the client disconnected during the TLS handshake ({reason}): does it trust this server's certificate?"
+        return "the client disconnected during the TLS handshake: does it trust this server's certificate?"
+    if "NO_SHARED_CIPHER" in reason:
+        return f"the TLS handshake failed ({reason}): does tls= have a certificate, by load_cert_chain(cert, key)?"
     if any(word in reason for word in _NO_TLS):
         return f"the client does not use TLS ({reason}): it must connect with wss://, tls:// or https://"
     if any(word in reason for word in _WANTED):

@@ -8,6 +8,7 @@ import anyio
 import anyio.abc
 import pytest
 
+from polybus import Bus, Handshake, connect
 from polybus.bindings.http.client import ExchangeFailed, HttpClient
 from polybus.bindings.jrep_http.client import offer_in
 from polybus.bindings.jrep_http.requests import ErraiRequests
@@ -117,3 +118,23 @@ async def test_a_cancelled_tls_handshake_closes_its_connection(anyio_backend: An
         with anyio.fail_after(BOUND):
             await closed.wait()
         await client.drop()
+
+
+@pytest.mark.parametrize("channel", ["websocket", "poll"])
+async def test_a_cookie_of_the_application_goes_with_those_of_the_server(channel: str) -> None:
+    seen: list[str | None] = []
+
+    def authenticate(handshake: Handshake) -> str:
+        seen.append(handshake.cookies.get("sid"))
+        return "ann"
+
+    bus = Bus(authenticate=authenticate)
+
+    @bus.handle("answer")
+    async def answer() -> int:
+        return 42
+
+    async with bus.serve("jrep+http://127.0.0.1:0/bus") as server:
+        async with connect(f"{server.url}?channel={channel}", headers={"Cookie": "sid=1; theme=dark"}) as client:
+            assert await client.request("answer") == 42
+    assert seen and set(seen) == {"1"}

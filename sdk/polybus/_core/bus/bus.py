@@ -240,7 +240,7 @@ class Bus(BusVerbs):
             protocol: Protocol of a transport object, by name or as an adapter.
             origins: Web origins that may connect, in addition to the same host and port.
             hosts: Additional ``Host`` values that a server on a loopback address accepts, for use behind a proxy.
-            tls: Server-side context for ``tls`` and ``wss``.
+            tls: Server-side context for ``tls``, ``wss`` and ``https``.
             when_full: Policy for publications when a peer's outbox is full: ``drop_oldest``, ``drop_newest`` or ``disconnect``.
             insecure: Accept connections from other machines, directly or through a proxy, without an `authenticate` hook.
             retry: Pauses before polybus clients reconnect. Its `initial` and `maximum` override the clients' settings.
@@ -602,8 +602,8 @@ def connect(
         headers: Headers for the handshake, or a plain or async function that returns them. The function is called before every
             attempt, and before the link's identity expires, so that it can return a new bearer token. If it raises, the attempt
             fails; `Unauthorized` and `Forbidden` count as a rejection by the server.
-        tls: Client-side context for ``tls`` and ``wss``. By default, the server is verified against the system's certificate
-            authorities.
+        tls: Client-side context for ``tls``, ``wss`` and ``https``. By default, the server is verified against the system's
+            certificate authorities.
         backoff: Pauses between attempts to reconnect. If the server sets `retry`, it overrides `initial` and `maximum`.
         wait: Seconds to keep retrying the first attempt. Use `math.inf` for no limit.
         limits: Limits of the new bus.

@@ -80,15 +80,20 @@ class HttpClient:
         """Maximum bytes of an answer, which may contain a re-encoded polybus frame."""
         self._host = options.host
         self._works = works
+        self.tls: ssl.SSLContext | bool = tls or (self.name == "https" and ssl.create_default_context())
         limits = options.host.limits
         self._http = httpx.AsyncClient(
-            headers={**options.headers, **headers},
-            verify=tls if tls is not None else self.name == "https",
+            headers={**without_cookies(options.headers), **headers},
+            verify=self.tls,
             timeout=httpx.Timeout(limits.write_timeout, connect=limits.connect_timeout),
             # uvicorn closes idle connections after five seconds. A request sent at that moment would be lost.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=3.0),
             trust_env=False,
         )
+        # As a header, the application's cookies would replace those of the server, which name the session.
+        given = ";".join(value for name, value in options.headers.items() if name.lower() == "cookie")
+        own = [("set-cookie", f"{each}; path=/") for each in given.split(";") if each.strip()]
+        self._http.cookies.extract_cookies(httpx.Response(200, headers=own, request=httpx.Request("GET", url)))
         # A compressed answer may expand to any size, and httpx expands everything it reads before we can check.
         self._http.headers["accept-encoding"] = "identity"
         self._state = TransportState.OPEN
@@ -184,7 +189,7 @@ class HttpClient:
                 async with self.stream(method, url, trace=partial(_heads_in_time, scope, seconds), **what) as response:
                     scope.deadline = math.inf
                     return response.status_code, response.headers, await self.read(response)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ssl.SSLError) as error:  # on asyncio, httpx passes on those of TLS when it reads
             raise lost(self.address, error) from error
         raise _too_slow(f"{self.address} did not answer in time: its response headers took {seconds:g} s")
 
@@ -277,7 +282,11 @@ async def _heads_in_time(scope: anyio.CancelScope, seconds: float | None, event:
         scope.deadline = anyio.current_time() + seconds
 
 
-def lost(address: str, error: httpx.HTTPError) -> ExchangeFailed:
+def without_cookies(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() != "cookie"}
+
+
+def lost(address: str, error: httpx.HTTPError | ssl.SSLError) -> ExchangeFailed:
     if isinstance(error, httpx.TimeoutException):
         return _too_slow(f"{address} did not answer in time ({type(error).__name__})")
     return ExchangeFailed(Closed(1006, f"{address}: {plain_reason(error)}", errno=error_number(error)))

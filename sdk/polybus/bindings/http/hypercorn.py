@@ -10,13 +10,15 @@ from collections.abc import MutableMapping
 from typing import Any, Final
 
 import anyio
+import trio
 from hypercorn.config import Config
 from hypercorn.events import Event, RawData
 from hypercorn.trio import run, serve, tcp_server
+from hypercorn.typing import LifespanState
 
 from ...plugins import AsgiApp, ListenOptions
 from ...plugins.tools import Warnings
-from ...transports.asgi import Receive, Scope, Send
+from ...transports.asgi import ENCRYPTED, Receive, Scope, Send
 
 logger: logging.Logger = logging.getLogger("polybus.transports")
 
@@ -55,6 +57,8 @@ class _Connection(tcp_server.TCPServer):
             await self._close()
 
     async def run(self) -> None:
+        if isinstance(self.stream, trio.SSLStream):  # the scope of each request has this state
+            self.state = LifespanState({**self.state, ENCRYPTED: self.stream})
         try:
             await super().run()
         except* Exception:

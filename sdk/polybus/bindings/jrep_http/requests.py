@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from ...plugins import Closed, DialOptions
-from ..http.client import ExchangeFailed, HttpClient, answered, lost, shown, turned_away
+from ..http.client import ExchangeFailed, HttpClient, answered, lost, shown, turned_away, without_cookies
 from .payloads import NOTHING
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
@@ -93,7 +93,7 @@ class ErraiRequests:
         self._client = client
         self._http = http
         self._tls = tls
-        self._given = dict(options.headers)
+        self._given = without_cookies(options.headers)
         self._id = f"{secrets.randbelow(2**31)}-{secrets.randbelow(2**31)}"
         http.headers[_QUEUE] = self._id
         self._root = root.rstrip("/")
@@ -132,7 +132,7 @@ class ErraiRequests:
                         deliver(event)
         except EventTooLarge as error:
             raise ExchangeFailed(Closed(1009, f"{self._client.address} sent {error} (Limits.payload)")) from error
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ssl.SSLError) as error:
             raise lost(self._client.address, error) from error
         return reader.retry
 
@@ -154,9 +154,7 @@ class ErraiRequests:
         return {**self._given, **({"Cookie": cookies} if cookies else {})}
 
     def tls_of(self, url: str) -> ssl.SSLContext | None:
-        if not url.startswith("wss:"):
-            return None
-        return self._tls if self._tls is not None else ssl.create_default_context()
+        return self._tls if url.startswith("wss:") else None
 
     def _url(self, name: str) -> str:
         return f"{self._root}/{name}.{self._id}.erraiBus"

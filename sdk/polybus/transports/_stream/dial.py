@@ -23,8 +23,8 @@ from attrs import define, field
 from ...errors import ConnectFailed, RemoteProtocolError
 from ...plugins import DialOptions, Host, Transport
 from ...secrets import shown_url
-from ..sockets import address_of, bounded, host_port, net_address
-from ..tls import check_client_tls
+from ..sockets import address_of, bounded, error_number, host_port, net_address
+from ..tls import CUT, check_client_tls
 from .asyncio_wire import open_wire as open_asyncio
 from .pump_wire import open_wire as open_pump
 from .wire import Wire
@@ -82,7 +82,8 @@ async def _first_words(url: str, sock: socket.socket, preface: Callable[[bytes],
         if size:  # an attacker could inject text before the encrypted part
             raise ConnectFailed(url, f"{len(said) - size} bytes of plain text where TLS should begin")
         if not chunk:
-            raise ConnectFailed(url, "the server closed the connection before TLS")
+            first = "if it begins with TLS, add ?tls_first=true to the URL"  # the option of the only such protocol, NATS
+            raise ConnectFailed(url, f"the server closed the connection before TLS: {first}")
         if len(said) == _FIRST_WORDS:
             raise ConnectFailed(url, f"the server's plain text before TLS does not end within {_FIRST_WORDS} bytes")
 
@@ -122,7 +123,12 @@ async def _dialled(url: str, sock: socket.socket, name: str, tls: ssl.SSLContext
         except OSError:
             sock.close()
             raise
-        return await open_wire(sock, address, bus, tls, name)
+        try:
+            return await open_wire(sock, address, bus, tls, name)
+        except (OSError, anyio.BrokenResourceError) as error:
+            if tls is None or (number := error_number(error)) != errno.ECONNRESET:
+                raise
+            raise ConnectFailed(url, ": ".join(CUT), errno=number) from error
 
 
 async def open_wire(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -239,7 +240,8 @@ class StreamTransport(ABC, Generic[F]):
         if self._cancel_timer is not None:
             self._cancel_timer()
             self._cancel_timer = None
-        if self._why is None:
+        # asyncio reports the end of a connection that the peer's TLS has refused before it reports the refusal.
+        if self._why is None or (isinstance(error, ssl.SSLError) and self._why == closed_with(None)):
             partial = self._framer.partial
             why = closed_with(error)
             self._why = Closed(why.code, f"truncated: {partial} ({why.reason})") if partial else why

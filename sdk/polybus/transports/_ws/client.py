@@ -16,10 +16,11 @@ from websockets.uri import parse_uri
 
 from ...errors import BusError, ConnectFailed, Forbidden, LocalProtocolError, Unauthorized
 from ...plugins import DialOptions
+from ...plugins.close_codes import CERTIFICATE_ASKED
 from ...secrets import without_secrets
 from .._stream.dial import ServerAddresses, dial_tcp
 from .._stream.wire import Wire
-from ..sockets import bounded
+from ..sockets import bounded, plain_reason
 from ..websocket import core_logger
 from .transport import WebSocketTransport, make_transport
 
@@ -82,6 +83,7 @@ class _Answer:
         self.accepted: bool = False
         self.rest = bytearray()
         self.eof: bool = False
+        self._error: Exception | None = None
         self._core = core
         self._wire = wire
         self._head_over = False
@@ -126,7 +128,8 @@ class _Answer:
                 self.accepted = self._core.handshake_exc is None
         if self.accepted:
             self._wire.pause_reading()
-        if self._response is not None or self._core.handshake_exc is not None:
+        fault = self._core.handshake_exc
+        if self._response is not None or (fault is not None and not isinstance(fault.__cause__, EOFError)):
             self.complete.set()
 
     def eof_received(self) -> None:
@@ -136,10 +139,11 @@ class _Answer:
                 self._core.receive_data(bytes(self.rest))
             self._core.receive_eof()
             self._look()
-            self.complete.set()
+        self._wire.hang_up()
 
     def wire_lost(self, error: Exception | None) -> None:
-        self.eof = True
+        """End the handshake. asyncio reports the end of a connection that TLS has refused before the refusal."""
+        self.eof, self._error = True, error
         self.complete.set()
 
     def pause_writing(self) -> None:
@@ -162,8 +166,13 @@ class _Answer:
             return ConnectFailed(
                 url, "the server does not answer in HTTP: is it a WebSocket server, and ws:// not wss:// or tcp://?"
             )
-        hint = "; try wss:// (TLS), or tcp:// if it is not a WebSocket server" if url.startswith("ws:") else ""
-        return ConnectFailed(url, f"the server closed the connection during the handshake{hint}")
+        if url.startswith("ws:"):
+            hint = "try wss:// (TLS), or tcp:// if it is not a WebSocket server"
+        elif isinstance(self._error, Exception) and "certificate" in (told := plain_reason(self._error)):
+            return ConnectFailed(url, told)
+        else:
+            hint = CERTIFICATE_ASKED
+        return ConnectFailed(url, f"the server closed the connection during the handshake; {hint}")
 
 
 def _refusal(url: str, response: Response, headers: Mapping[str, str]) -> BusError:

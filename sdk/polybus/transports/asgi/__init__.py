@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ..upgrades import HandshakeRejected
-from ._endpoint import AsgiRequest, AsgiWebSocket, accept, answered
+from ._endpoint import ENCRYPTED, AsgiRequest, AsgiWebSocket, accept, answered
 from ._transport import AsgiTransport, Receive, Scope, Send
 
 __all__ = [
     "AsgiRequest",
     "AsgiTransport",
     "AsgiWebSocket",
+    "ENCRYPTED",
     "HandshakeRejected",
     "Receive",
     "Scope",

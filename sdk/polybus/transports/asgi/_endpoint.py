@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from functools import partial
 from inspect import ismethod
 from typing import Any, Final
@@ -24,6 +24,8 @@ from ._transport import AsgiTransport, Receive, Scope, Send, Socket, socket_of
 logger: logging.Logger = logging.getLogger("polybus.security")
 
 _PARTING: Final = 1.0
+ENCRYPTED: Final = "polybus.encrypted"
+"""Name in a scope's state of the connection's TLS stream, which has the client's certificate, if the server is hypercorn."""
 _ENDS: Final = ("http.disconnect", "websocket.disconnect")
 
 
@@ -187,11 +189,17 @@ class AsgiRequest:
             transport=transport,
             url=f"{transport}://{_host_and_port(*self.here)}{self.head.path}",
             address=self.address,
-            tls_peer=(self.socket.get_extra_info("peercert") or None) if self.socket is not None else None,
+            tls_peer=self._certificate(),
             scope=self.scope,
         )
         chosen, handshake = self.policy.handshake(self.head, known)
         return chosen, await self._decided(handshake)
+
+    def _certificate(self) -> Mapping[str, Any] | None:
+        if self.socket is not None:
+            return self.socket.get_extra_info("peercert") or None
+        stream = (self.scope.get("state") or {}).get(ENCRYPTED)
+        return None if stream is None else stream.getpeercert() or None
 
     async def _decided(self, handshake: Handshake) -> Admission:
         limits, outcome = self.options.host.limits, list[Admission | BusError]()

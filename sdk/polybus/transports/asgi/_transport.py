@@ -18,7 +18,7 @@ from attrs import define, field
 
 from ...errors import TooLarge
 from ...plugins import Closed, Host, Receiver, ReceiverFeatures
-from ...plugins.close_codes import closed_by_peer, cut_reason, sayable
+from ...plugins.close_codes import UNEXPLAINED, closed_by_peer, cut_reason, sayable
 from ...plugins.connections import HIGH_WATER, LOW_WATER, TransportState, call_later, write_stalled
 from ...plugins.tools import Loop, log_fields, running_loop
 
@@ -243,7 +243,7 @@ def _ended(message: MutableMapping[str, Any]) -> Closed:
     """
     code, reason = message.get("code", 1005), message.get("reason")
     if code == 1006 or (code == 1005 and reason is None):
-        return Closed(1006, reason or "the peer closed the connection without a reason")
+        return Closed(1006, reason or UNEXPLAINED)
     if code == 1005:
         code = 1000
     return closed_by_peer(code, reason or "")
