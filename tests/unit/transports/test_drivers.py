@@ -74,7 +74,7 @@ async def test_a_pump_whose_write_fails_says_why(anyio_backend: Any) -> None:
         stream = await SocketStream.from_socket(left)
         here = attached(host, Failing(stream, stream))
         here.transport.send(b"x")
-        assert await here.end() == Closed(1006, "connection reset by the peer")
+        assert await here.end() == Closed(1006, "connection reset by the peer", errno=errno.ECONNRESET)
         right.close()
 
 
