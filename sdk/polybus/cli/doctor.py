@@ -422,6 +422,7 @@ _SILENCE = {
     ),
 }
 _NATS_PORTS = "is this the client port (4222 by default), and not the port for monitoring (8222) or routes (6222)?"
+_OWN_CERTIFICATE = "does it require a client certificate (--cert FILE --key FILE)?"
 _HANDSHAKE = "compare the protocol and options in the URL (format=, dialect=) with the server's"
 
 
@@ -457,16 +458,17 @@ def hint_of(error: Exception, step: str, scheme: str, protocol: str) -> str:
     if status is not None:
         return _BY_STATUS.get(status, "the server responds, but not as a bus: compare protocol and path with the server's")
     if step == "upgrade":
-        tls = "use a different transport (tls)" if encrypted else "require TLS (wss), or use a different transport (tcp)"
-        return f"is this the port and path of a WebSocket server? it may {tls}"
+        certificate = f"{_OWN_CERTIFICATE} Or the port uses a different transport (tls)"
+        other = certificate if encrypted else "it may require TLS (wss), or use a different transport (tcp)"
+        return f"is this the port and path of a WebSocket server? {other}"
     if "instead of" in text:  # the text already has advice
         return ""
     if "HTTP" in text:
         return f"the server uses HTTP: try {protocol}+ws:// and the path of the bus"
     if of_nats:
-        return _NATS_PORTS
+        return f"{_NATS_PORTS} {'D' + _OWN_CERTIFICATE[1:] if encrypted else ''}".rstrip()
     if step in ("handshake", "peer", "request") or isinstance(error, Disconnected):
-        tls = "" if encrypted else "; does it require TLS (tls, wss)?"
+        tls = f"; {_OWN_CERTIFICATE if encrypted else 'does it require TLS (tls, wss)?'}"
         return f"the server closed the connection: {_HANDSHAKE}{tls}"
     return "is the server running there, with this name?"
 
