@@ -212,7 +212,6 @@ BOUNDS = {
     "the functions that one handler asks for": "runtime.injection._entered runtime.injection._made",
     "the head of a request, and one chunk: no more is read before the client is admitted": "transports._stream.listen.unread",
     "the head of an answer, and one chunk": "transports._ws.client.rest",
-    "the headers that the application gives": "bindings.jrep_http.requests._given",
     "the last sample of 64 threads, then it is emptied": "transports.zenoh.node._latest",
     "the outbox of the inner link: it is told to pause with the first; cut after Limits.write_timeout": """
         tunnel._queue
