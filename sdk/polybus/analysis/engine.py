@@ -105,6 +105,8 @@ class DuckEngine(Engine):
         except duckdb.Error as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise ValueError(f"memory={shown(memory)}, threads={shown(threads)}: {error}") from error
+        # It is on in `python -c` and in notebooks, and printed into the answer of a program.
+        self._connection.execute("set enable_progress_bar = false")
         for text in _AS_SPARK:
             self._connection.execute(text)
         self._numbers = itertools.count()

@@ -66,6 +66,18 @@ def test_an_engine_removes_what_it_has_spilled_and_nothing_else_of_the_folder_fo
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+_BAR = """
+from polybus.analysis import DuckEngine
+with DuckEngine(threads=1) as engine:
+    print(engine.rows(engine.sql("select current_setting('enable_progress_bar') as bar")).to_pylist())
+"""
+
+
+def test_an_engine_prints_no_progress_bar_in_a_program_that_has_no_file() -> None:
+    ended = subprocess.run([sys.executable, "-c", _BAR], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "[{'bar': False}]\n"
+
+
 def test_an_engine_creates_the_folder_for_what_it_spills(tmp_path: Path) -> None:
     capture = traffic(3000).write(tmp_path / "capture")
     with DuckEngine(memory="64MB", threads=1, spill=str(tmp_path / "new" / "spill")) as engine:
