@@ -220,7 +220,8 @@ class CaptureReader(ds.DataSourceReader):
         return [CapturePartition(piece) for piece in pieces if only is None or piece.start.segment in only]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, CapturePartition)
+        if not isinstance(partition, CapturePartition):  # Spark's own, if there is nothing to read
+            return
         settle()
         if isinstance(partition.piece, Range):
             yield from read_piece(self.options, partition.piece)

@@ -216,6 +216,7 @@ def test_segments_are_chosen_by_their_numbers(spark: SparkSession, recorded: Rec
     some = _source(spark, recorded.plain, segments="0, 2", table="raw").count()
     capture = Capture(recorded.plain)
     assert some == sum(message.rows for number in (0, 2) for message in capture.reader(capture.segments()[number]).messages())
+    assert _source(spark, recorded.plain, segments="9999").count() == 0
     with pytest.raises(Exception, match="must be segment numbers, separated by commas"):
         _source(spark, recorded.plain, segments="first").count()
 
