@@ -64,7 +64,7 @@ def test_a_file_is_not_called_a_folder_that_is_not_empty(capture: Capture, tmp_p
 def test_a_path_in_the_place_of_a_capture_is_refused_with_what_to_write(
     call: Callable[[Any], object], capture: Capture
 ) -> None:
-    with pytest.raises(TypeError, match=r"capture='.*' must be Capture, not str; for example Capture\('captures'\)"):
+    with pytest.raises(TypeError, match=r"capture='.* must be Capture, not str; for example Capture\('captures'\)"):
         call(capture.path)
 
 
