@@ -24,6 +24,7 @@ from ..errors import (
 )
 from ..limits import Limits
 from ..outcomes import first_of
+from ..plugins.close_codes import LOAD_CERTIFICATE
 from ..plugins.tools import in_one_line, without_secrets
 
 T = TypeVar("T")
@@ -106,7 +107,7 @@ def for_shell(text: str) -> str:
         .replace("pass authenticate_servers=..., or ", "")
         .replace("insecure=True", "--insecure")
         .replace("metrics=", "--metrics ")
-        .replace("load one into tls=, by load_cert_chain(cert, key)", "show one with --cert FILE --key FILE")
+        .replace(LOAD_CERTIFICATE, "show one with --cert FILE --key FILE")
         .replace("tls=", "--cert FILE")
         .replace("headers={'authorization': 'Bearer TOKEN'}", "--header 'authorization: Bearer TOKEN'")
         .replace("headers=", "--header")

@@ -12,7 +12,10 @@ MAX_REASON: Final = 123
 
 UNEXPLAINED: Final = "the peer closed the connection without a reason"
 
-CERTIFICATE_ASKED: Final = "does it require a client certificate? load one into tls=, by load_cert_chain(cert, key)"
+LOAD_CERTIFICATE: Final = "load one into tls=, by load_cert_chain(cert, key)"
+"""Advice about a missing client certificate. The command line names its own options instead."""
+
+CERTIFICATE_ASKED: Final = f"does it require a client certificate? {LOAD_CERTIFICATE}"
 """Ending of reasons why a server with TLS may have closed a new connection."""
 
 _USUAL: Final = (1000, 1005)

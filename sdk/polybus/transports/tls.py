@@ -6,7 +6,7 @@ import ssl
 from typing import Final
 
 from ..errors import LocalProtocolError
-from ..plugins.close_codes import CERTIFICATE_ASKED
+from ..plugins.close_codes import CERTIFICATE_ASKED, LOAD_CERTIFICATE
 
 _SECURE: Final = {"tcp": "tls", "ws": "wss", "http": "https"}
 
@@ -59,11 +59,11 @@ def client_fault(error: ssl.SSLError) -> tuple[str, str]:
             "write ws:// instead of wss://, tcp:// instead of tls://, or http:// instead of https://",
         )
     if any(word in reason for word in _WANTED):
-        return (f"the server requires a client certificate ({reason})", "load one into tls=, by load_cert_chain(cert, key)")
+        return (f"the server requires a client certificate ({reason})", LOAD_CERTIFICATE)
     if any(word in reason for word in _NOT_TRUSTED):
         return (
             f"the server refuses the client's certificate, or requires one ({reason})",
-            "load one into tls=, by load_cert_chain(cert, key), that is valid and from an authority that the server trusts",
+            f"{LOAD_CERTIFICATE}, that is valid and from an authority that the server trusts",
         )
     if "EOF" in reason:
         return CUT
