@@ -344,8 +344,8 @@ def _check_transport(target: object, verb: str) -> None:
 
 
 def has_tls(url: str) -> bool:
-    """Return True if a URL uses TLS."""
-    return split_url(url).transport in _SECURE
+    """Return True if a URL, with or without a protocol, uses TLS."""
+    return url.partition("://")[0].rpartition("+")[2].lower() in _SECURE
 
 
 def with_tls(urls: Iterable[str]) -> list[str]:

@@ -28,7 +28,7 @@ from ...headers import check_handshake_headers
 from ...plugins import Closed, Connector, DialOptions, EndpointFeatures, ProtocolAdapter, ProtocolFeatures, TransportFeatures
 from ...plugins.close_codes import CERTIFICATE_ASKED, UNEXPLAINED
 from ...plugins.hello import backoff_told
-from ...plugins.registry import check_serves, make_recorder, resolve_target
+from ...plugins.registry import check_serves, has_tls, make_recorder, resolve_target
 from ...retry import Backoff
 from ...secrets import without_secrets
 from ..link.link import Link
@@ -396,8 +396,7 @@ class Connecting:
         if isinstance(why.error, (Unauthorized, Forbidden)):
             return why.error
         reason = why.reason or f"closed with code {why.code}"
-        secure = urlsplit(self._link.url).scheme.rpartition("+")[2] in ("tls", "wss", "https")
-        if secure and (reason == UNEXPLAINED or why.errno == errno.ECONNRESET):
+        if has_tls(self._link.url) and (reason == UNEXPLAINED or why.errno == errno.ECONNRESET):
             reason = f"{reason}; {CERTIFICATE_ASKED}"
         return ConnectFailed(self._link.url, reason, errno=why.errno, status=why.status)
 
