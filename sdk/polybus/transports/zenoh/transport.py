@@ -71,7 +71,7 @@ class ZenohAddress:
     def is_private(self) -> bool:
         """True if a serving node and the nodes that it joins are reachable only from this machine."""
         locators = (*self.connect, *self.listen)
-        near = all(is_loopback(_host_of(locator)) for locator in locators)
+        near = all(is_loopback(urlsplit(f"//{locator.partition('/')[2]}").hostname or "") for locator in locators)
         return is_loopback(self.host) and near and not self.scouting and self.config is None
 
     def settings(self, *, serves: bool, patience: float) -> Mapping[str, Any]:
@@ -166,13 +166,6 @@ def _is_locator(text: str) -> bool:
         return link in _LINKS and bool(parts.hostname) and parts.port is not None
     except ValueError:
         return False
-
-
-def _host_of(locator: str) -> str:
-    try:
-        return urlsplit(f"//{locator.partition('/')[2]}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def _file(url: str, name: str, path: str) -> str:
