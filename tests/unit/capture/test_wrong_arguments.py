@@ -1,6 +1,7 @@
 """Wrong arguments of `polybus.capture`: the error names the argument, what it was and what it must be."""
 
 import math
+import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -54,8 +55,11 @@ def test_a_folder_to_write_to_that_names_none_is_refused(
         call(capture, path)
 
 
-def test_a_file_is_not_called_a_folder_that_is_not_empty(capture: Capture, tmp_path: Path) -> None:
-    (file := tmp_path / "file").touch()
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo])
+def test_a_file_is_not_called_a_folder_that_is_not_empty(
+    capture: Capture, make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    make(file := tmp_path / "file")
     with pytest.raises(CaptureError, match="file is a file: choose another path"):
         export(capture, file)
 

@@ -148,7 +148,7 @@ def new_folder(out: AnyPath) -> Path:
     if "://" in (path := folder_path(out, "out")):
         raise CaptureError(f"{path}: this can only be written to a folder on this machine; copy it from there")
     folder = Path(path)
-    if folder.is_file():
+    if folder.exists() and not folder.is_dir():
         raise CaptureError(f"{folder} is a file: choose another path")
     if folder.exists() and any(folder.iterdir()):
         raise CaptureError(f"{folder} is not empty: choose another folder, or delete its contents")
