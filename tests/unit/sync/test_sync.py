@@ -287,7 +287,7 @@ def test_a_wrong_url_and_a_wrong_backend_are_told_at_once() -> None:
     with pytest.raises(ValueError, match="protocol\\+transport"):
         sync.connect("nonsense")
     with pytest.raises(ValueError, match="backend='twisted' must be one of asyncio, trio"):
-        sync.Bus(backend="twisted")  # type: ignore[arg-type]
+        sync.Bus(backend="twisted")  # type: ignore[arg-type]  # the fault
 
 
 def test_a_bus_that_is_not_open_says_so_and_may_be_opened_again(url: str) -> None:

@@ -32,8 +32,21 @@ def authority() -> trustme.CA:
 def server_tls(authority: trustme.CA) -> ssl.SSLContext:
     import ssl
 
+    return _for_a_server(authority, ssl.CERT_OPTIONAL)
+
+
+@pytest.fixture
+def strict_tls(authority: trustme.CA) -> ssl.SSLContext:
+    import ssl
+
+    return _for_a_server(authority, ssl.CERT_REQUIRED)
+
+
+def _for_a_server(authority: trustme.CA, client_certificate: ssl.VerifyMode) -> ssl.SSLContext:
+    import ssl
+
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
     authority.configure_trust(context)
-    context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_mode = client_certificate
     return context

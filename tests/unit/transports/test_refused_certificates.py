@@ -26,15 +26,6 @@ SCHEMES = ["ubre+tls", "ubre+wss", "jrep+https"]
 TLS12 = ssl.TLSVersion.TLSv1_2
 
 
-@pytest.fixture
-def strict_tls(authority: trustme.CA) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
-    authority.configure_trust(context)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
 @contextlib.contextmanager
 def openssl_server(context: ssl.SSLContext) -> Iterator[str]:
     """A server whose handshake runs on the socket, so that it sends the alerts that asyncio and trio leave out."""
